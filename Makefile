@@ -1,0 +1,38 @@
+# The two commands of the README are `make demo` and `make test`; each sets the machine up when needed.
+PYTHON ?= python3
+VENV   ?= .venv
+RUN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+# Data sets beside the checkout are found where they exist; the code itself names no folder.
+export RICHBLL_DATA := $(RICHBLL_DATA)$(if $(wildcard ../shared/data),:$(abspath ../shared/data))
+
+.PHONY: demo test lint bench docs readme clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	touch $@
+
+demo: $(STAMP)
+	$(RUN)/python -m richbll_bench.demo --out out/demo
+
+lint: $(STAMP)
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+test: lint
+	$(RUN)/python -m pytest -n 2 --dist worksteal
+
+bench: $(STAMP)
+	$(RUN)/python benchmarks/predict_cost.py
+
+docs: $(STAMP)
+	$(RUN)/mkdocs build --strict
+
+readme: $(STAMP)
+	$(RUN)/python benchmarks/readme.py
+
+clean:
+	rm -rf $(VENV) build site out *.egg-info src/*.egg-info

@@ -1,0 +1,25 @@
+"""What every test starts from: doctests see torch and nn, seeds are fixed, runs are small."""
+
+import os
+import warnings
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=30)
+hypothesis.settings.load_profile("suite")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed(request: pytest.FixtureRequest) -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict) -> None:
+    doctest_namespace["torch"] = torch
+    doctest_namespace["nn"] = torch.nn
+    warnings.filterwarnings("error")

@@ -1,0 +1,182 @@
+"""Saving and loading: safetensors with JSON in its header. No pickle, no training data, no model weights."""
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from richbll._version import __version__
+from richbll.core.moments import Moments
+from richbll.core.posterior import SpectralPosterior
+from richbll.core.projection import Projection, Spectrum
+from richbll.errors import ArtifactError, RichBLLWarning
+from richbll.fitted import Fitted
+from richbll.network.last_layer import LastLayer
+
+FORMAT = 1
+_KEY = "richbll"
+
+
+def architecture(model: nn.Module) -> dict[str, str]:
+    """The fingerprint: every module's class and every tensor's shape, by name."""
+    modules = {f"module {name}": type(module).__name__ for name, module in model.named_modules()}
+    tensors = {f"tensor {name}": str(tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+    return modules | tensors
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A hash of the first values of every tensor: enough to notice that a model was trained further."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().flatten()[:1024].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, options: dict[str, Any]) -> None:
+    """Write to a temporary file beside `path`, then rename: an interrupted save leaves the old file whole."""
+    path = Path(path)
+    header = {
+        "format": FORMAT,
+        "version": __version__,
+        "torch": torch.__version__,
+        "options": options,
+        "last_layer": {
+            "name": fitted.last_layer.name,
+            "num_inputs": fitted.last_layer.num_inputs,
+            "num_outputs": fitted.last_layer.num_outputs,
+            "has_bias": fitted.last_layer.has_bias,
+            "weight_factor": fitted.last_layer.weight_factor,
+            "bias_factor": fitted.last_layer.bias_factor,
+        },
+        "parameter_names": list(fitted.parameter_names),
+        "num_rows": fitted.moments.num_rows,
+        "num_data": fitted.moments.num_data,
+        "rank": fitted.projection.spectrum.rank,
+        "ridge": fitted.ridge,
+        "architecture": architecture(model),
+        "weights": weights_digest(model),
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fitted.tensors().items()}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: str | os.PathLike[str], model: nn.Module, device: str | torch.device) -> tuple[Fitted, dict[str, Any]]:
+    """The fitted value and the estimator's options, checked against the model."""
+    header, tensors = _contents(Path(path), torch.device(device))
+    try:
+        fitted, options = _rebuilt(header, tensors)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{path}: the header or a tensor is missing or malformed ({error!r}).") from error
+    _check_shapes(path, fitted)
+    _check_architecture(path, header["architecture"], architecture(model))
+    if header.get("weights") != weights_digest(model):
+        warnings.warn(
+            f"{path} was fitted to other weights (or another dtype) of this architecture: its uncertainties "
+            "belong to those. Load the weights that it was fitted to, or fit again.",
+            RichBLLWarning,
+            stacklevel=3,
+        )
+    return fitted, options
+
+
+def _contents(path: Path, device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not path.is_file():
+        raise ArtifactError(f"{path}: no such file.")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            if _KEY not in metadata:
+                raise ArtifactError(f"{path} is a safetensors file, but not one that richbll wrote.")
+            header = json.loads(metadata[_KEY])
+            if not isinstance(header, dict) or header.get("format") != FORMAT:
+                found = header.get("format") if isinstance(header, dict) else type(header).__name__
+                raise ArtifactError(f"{path} has format {found!r}; this version of richbll reads format {FORMAT}.")
+            return header, {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ArtifactError(f"{path} cannot be read: truncated, or not a safetensors file ({error}).") from error
+
+
+def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted, dict[str, Any]]:
+    layer = header["last_layer"]
+    last_layer = LastLayer(
+        name=str(layer["name"]),
+        num_inputs=int(layer["num_inputs"]),
+        num_outputs=int(layer["num_outputs"]),
+        has_bias=bool(layer["has_bias"]),
+        weight_factor=float(layer["weight_factor"]),
+        bias_factor=float(layer["bias_factor"]),
+        constant=tensors["constant"],
+    )
+    spectrum = Spectrum(tensors["Q"], tensors["s"], int(header["rank"]))
+    moments = Moments(
+        int(header["num_rows"]),
+        int(header["num_data"]),
+        tensors["gram_projection"],
+        tensors.get("residual_sq"),
+    )
+    fitted = Fitted(
+        last_layer=last_layer,
+        parameter_names=tuple(map(str, header["parameter_names"])),
+        moments=moments,
+        projection=Projection(spectrum, tensors["H"], tensors["trace_m"]),
+        ridge=float(header["ridge"]),
+        posterior=SpectralPosterior(tensors["W"], tensors["eigenvalues"]),
+        noise_variance=tensors["noise_variance"],
+        prior_variance=tensors["prior_variance"],
+    )
+    return fitted, dict(header["options"])
+
+
+def _check_shapes(path: str | os.PathLike[str], fitted: Fitted) -> None:
+    r, c = fitted.last_layer.num_features, fitted.last_layer.num_outputs
+    rank = fitted.projection.spectrum.rank
+    expected: dict[str, tuple[int, ...]] = {
+        "gram_projection": (r, r),
+        "Q": (r, r),
+        "s": (r,),
+        "H": (c, rank, rank),
+        "trace_m": (c,),
+        "W": (c, r, r),
+        "eigenvalues": (c, r),
+        "noise_variance": (c,),
+        "prior_variance": (c,),
+        "constant": (c,),
+        "residual_sq": (c,),
+    }
+    for name, tensor in fitted.tensors().items():
+        if tuple(tensor.shape) != expected[name] or tensor.dtype != torch.float64:
+            raise ArtifactError(
+                f"{path}: '{name}' has shape {tuple(tensor.shape)} and {tensor.dtype}; "
+                f"expected {expected[name]} and torch.float64."
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise ArtifactError(f"{path}: '{name}' holds NaN or Inf.")
+
+
+def _check_architecture(path: str | os.PathLike[str], saved: Any, given: dict[str, str]) -> None:
+    if not isinstance(saved, dict):
+        raise ArtifactError(f"{path}: the fingerprint of the architecture is missing.")
+    differences = [
+        f"{name}: saved {saved.get(name, 'absent')}, this model {given.get(name, 'absent')}"
+        for name in sorted(saved.keys() | given.keys())
+        if saved.get(name) != given.get(name)
+    ]
+    if differences:
+        shown = "; ".join(differences[:3]) + (f"; and {len(differences) - 3} more" if len(differences) > 3 else "")
+        raise ArtifactError(f"{path} belongs to another architecture. {shown}.")

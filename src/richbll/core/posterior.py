@@ -1,0 +1,69 @@
+"""The posterior in spectral form: any noise and prior scale after the fit, at O(r) each.
+
+With R a root of the Gram matrix (RᵀR = gram_posterior) and R L = P diag(√λ) Uᵀ, put W = L U. Then Theorem 3.2 reads
+
+    S^B(x, x') = Σ_j (φ^r(x)ᵀw_j) d_j (w_jᵀφ^r(x')),   d_j = τ² / (1 + τ² λ_j / σ²).
+
+The variance is a sum of squares: it cannot be negative, in any precision.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from richbll.core.projection import Spectrum
+from richbll.linalg import svd
+
+
+@dataclass(frozen=True)
+class SpectralPosterior:
+    """W and λ, one set per output."""
+
+    W: Tensor  # (c, r, r)
+    eigenvalues: Tensor  # (c, r)  λ_j, descending
+
+
+def gram_root(spectrum: Spectrum, row_weight: float) -> Tensor:
+    """R (r, r) with RᵀR = (N/k) Φ^rᵀΦ^r, built from singular values and so without squaring them."""
+    return row_weight**0.5 * spectrum.s.unsqueeze(-1) * spectrum.Q.mT
+
+
+def spectral_posterior(L: Tensor, root: Tensor) -> SpectralPosterior:
+    """Diagonalise Lᵀ gram_posterior L = U diag(λ) Uᵀ through the singular values of R L."""
+    _, sqrt_eigenvalues, Ut = svd("the root of the posterior's Gram matrix", root @ L)
+    return SpectralPosterior(W=L @ Ut.mT, eigenvalues=sqrt_eigenvalues.square())
+
+
+def shrinkage(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:
+    """d_j = τ² / (1 + τ² λ_j / σ²) for σ², τ² of shape (c,)."""  # (c, r)
+    sigma2, tau2 = sigma2.unsqueeze(-1), tau2.unsqueeze(-1)
+    return tau2 / (1 + tau2 * posterior.eigenvalues / sigma2)
+
+
+def posterior_root(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:
+    """V = W diag(√d): the posterior covariance of the last-layer weights is V Vᵀ."""  # (c, r, r)
+    return posterior.W * shrinkage(posterior, sigma2, tau2).sqrt().unsqueeze(-2)
+
+
+def variance(phi_r: Tensor, V: Tensor) -> Tensor:
+    """‖φ^r(x)ᵀ V‖² for every row and output."""  # (n, c)
+    return torch.stack([(phi_r @ V_c).square().sum(dim=-1) for V_c in V], dim=-1)
+
+
+def covariance(phi_r: Tensor, V: Tensor) -> Tensor:
+    """S^B over the rows of phi_r, one matrix per output."""  # (c, n, n)
+    Z = phi_r @ V  # (c, n, r)
+    return Z @ Z.mT
+
+
+def function_offsets(phi_r: Tensor, V: Tensor, eps: Tensor) -> Tensor:
+    """What coherent draws add to the mean: φ^r(x)ᵀ V ε with ε (s, c, r) fixed for a draw."""  # (s, n, c)
+    weights = torch.einsum("cij,scj->sci", V, eps)  # (s, c, r)
+    return torch.einsum("nr,scr->snc", phi_r, weights)
+
+
+def effective_dimension(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:
+    """γ = Σ_j τ²λ_j / (σ² + τ²λ_j): how many directions the data determines."""  # (c,)
+    signal = tau2.unsqueeze(-1) * posterior.eigenvalues
+    return (signal / (sigma2.unsqueeze(-1) + signal)).sum(dim=-1)

@@ -1,0 +1,1 @@
+"""How the variance of a function becomes a prediction."""

@@ -1,0 +1,52 @@
+"""Gaussian noise: y = f(x) + ε with ε ~ N(0, σ²), one σ² per output."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from richbll.core.moments import Moments
+from richbll.core.posterior import SpectralPosterior, effective_dimension
+from richbll.errors import DataError, OptionError
+
+
+def log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """log N(y; mean, variance), summed over outputs."""  # (n,)
+    return -0.5 * ((y - mean).square() / variance + torch.log(2 * math.pi * variance)).sum(dim=-1)
+
+
+def central_interval(mean: Tensor, variance: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The central interval that holds a fraction `level` of N(mean, variance)."""
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r}: must lie strictly between 0 and 1, e.g. 0.9.")
+    half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)).item() * variance.sqrt()
+    return mean - half, mean + half
+
+
+def noise_from_residuals(moments: Moments, posterior: SpectralPosterior, tau2: Tensor) -> Tensor:
+    """The fixed point of σ² = ‖e‖² / (N − γ(σ²)), per output, from the training residuals e.
+
+    γ falls with σ², so the right side falls too and the root is unique, between ‖e‖²/N and the right side there.
+    """
+    if moments.residual_sq is None:
+        raise DataError(
+            "The data has no targets, so the noise cannot be estimated from it: give noise_variance=… "
+            "(for example the mean squared error on validation data)."
+        )
+    total = moments.row_weight * moments.residual_sq.to(tau2.device)  # (c,)
+    if bool((total <= 0).any()):
+        raise DataError(
+            "The model reproduces its training targets exactly, so the residuals say nothing about the noise: "
+            "give noise_variance=… (for example the mean squared error on validation data)."
+        )
+
+    def right_side(sigma2: Tensor) -> Tensor:
+        return total / (moments.num_data - effective_dimension(posterior, sigma2, tau2))
+
+    low = total / moments.num_data
+    high = right_side(low)
+    for _ in range(100):  # bisection on the logarithm
+        middle = (low * high).sqrt()
+        below = middle < right_side(middle)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return high

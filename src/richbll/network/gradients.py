@@ -1,0 +1,144 @@
+"""φ^m: the gradient of every output by the other parameters, one example at a time, for any module.
+
+Two routes, both exact. `torch.func` vectorises over the examples of a micro-batch; where it refuses (GRU,
+data-dependent control flow) or the model treats a batch of one differently, examples are differentiated one by one.
+Each route is checked against the outputs of the whole batch.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from richbll.checks import finite_rows
+from richbll.errors import ModelError
+from richbll.network.batches import Batch, map_tensors, tensors_in
+from richbll.network.outputs import read_output, same_up_to_rounding
+
+_MOST_ROWS = 128  # of a micro-batch: beyond this vectorisation gains nothing and activations grow
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements start … stop of one parameter, flattened."""
+
+    name: str
+    start: int
+    stop: int
+
+
+Block = tuple[Piece, ...]
+
+
+def blocks_of(sizes: dict[str, int], largest: int) -> list[Block]:
+    """Cut the parameters, laid end to end, into blocks of at most `largest` elements."""
+    blocks: list[Block] = []
+    pieces: list[Piece] = []
+    room = largest
+    for name, size in sizes.items():
+        start = 0
+        while start < size:
+            stop = min(size, start + room)
+            pieces.append(Piece(name, start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0:
+                blocks.append(tuple(pieces))
+                pieces, room = [], largest
+    return [*blocks, tuple(pieces)] if pieces else blocks
+
+
+class ExampleGradients:
+    """Reads φ^m of batches, block by block. Remembers which route works for this model."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self._model = model
+        self._constants = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        self._parameters = {name: self._constants[name] for name in names}
+        self._vectorised = True
+
+    def micro_batches(self, batch: Batch, f: Tensor, block: Block, most_bytes: int) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their gradients (n', c, m') by a block of parameters, within a number of bytes.
+
+        `f` (n, c) is what the model returns for the whole batch.
+        """
+        names = list(dict.fromkeys(piece.name for piece in block))
+        width = sum(self._parameters[name].numel() for name in names)
+        per_row = f.shape[1] * width * max(self._parameters[name].element_size() for name in names)
+        num_rows = max(1, min(_MOST_ROWS, most_bytes // (2 * per_row)))  # gradients, and their copy in one piece
+        for start in range(0, batch.size, num_rows):
+            rows = slice(start, min(start + num_rows, batch.size))
+            gradients = self._read(batch, rows, f[rows], names)
+            pieces = [gradients[piece.name].flatten(2)[..., piece.start : piece.stop] for piece in block]
+            phi_m = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
+            finite_rows("gradients", batch.where, phi_m)
+            yield rows, phi_m
+
+    def _read(self, batch: Batch, rows: slice, f: Tensor, names: list[str]) -> dict[str, Tensor]:
+        if self._vectorised:
+            try:
+                gradients, seen = self._all_at_once(batch, rows, names)
+                if same_up_to_rounding(seen, f, f.dtype):
+                    return gradients
+            except Exception:
+                pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
+            self._vectorised = False
+        gradients, seen = self._one_by_one(batch, rows, names)
+        if not same_up_to_rounding(seen, f, f.dtype):
+            raise ModelError(
+                f"In {batch.where} the model's output for an example depends on the other examples of its batch "
+                f"(by up to {(seen - f).abs().max().item():.3g}), so an example has no gradient of its own. "
+                "BatchNorm with track_running_stats=False and randomness in eval mode do this."
+            )
+        return gradients
+
+    def _all_at_once(self, batch: Batch, rows: slice, names: list[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients (n', c, …) of these rows by torch.func, and the outputs (n', c) it saw."""
+        is_mapped = [batch.is_per_example(leaf) for leaf in tensors_in((batch.args, batch.kwargs))]
+        batch = batch.rows(rows)
+        leaves = tensors_in((batch.args, batch.kwargs))
+
+        def outputs(parameters: dict[str, Tensor], *example: Tensor) -> tuple[Tensor, Tensor]:
+            supply = iter(example)
+            mapped = iter(is_mapped)
+
+            def as_batch_of_one(_: Tensor) -> Any:
+                leaf = next(supply)
+                return leaf.unsqueeze(0) if next(mapped) else leaf
+
+            args, kwargs = map_tensors((batch.args, batch.kwargs), as_batch_of_one)
+            f = read_output(functional_call(self._model, self._constants | parameters, args, kwargs), 1)[0]
+            return f, f
+
+        in_dims = (None, *(0 if mapped else None for mapped in is_mapped))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on operators that it vectorises slowly
+            chosen = {name: self._parameters[name] for name in names}
+            gradients, seen = vmap(jacrev(outputs, has_aux=True), in_dims=in_dims)(chosen, *leaves)
+        return gradients, seen
+
+    def _one_by_one(self, batch: Batch, rows: slice, names: list[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """The same by ordinary autograd. Examples go in pairs: a model may treat a batch of one differently."""
+        chosen = {name: self._parameters[name].detach().requires_grad_() for name in names}
+        gradients: dict[str, list[Tensor]] = {name: [] for name in names}
+        seen = []
+        for row in range(*rows.indices(batch.size)):
+            pair = slice(max(0, min(row, batch.size - 2)), max(0, min(row, batch.size - 2)) + 2)
+            example = batch.rows(pair)
+            with torch.enable_grad():
+                raw = functional_call(self._model, self._constants | chosen, example.args, example.kwargs)
+                f = read_output(raw, example.size)[row - pair.start]  # (c,)
+            seen.append(f.detach())
+            by_output = [
+                torch.autograd.grad(f_c, list(chosen.values()), retain_graph=True, materialize_grads=True)
+                if f_c.requires_grad
+                else [torch.zeros_like(p) for p in chosen.values()]
+                for f_c in f
+            ]
+            for position, name in enumerate(names):
+                gradients[name].append(torch.stack([by_one[position] for by_one in by_output]))
+        return {name: torch.stack(parts) for name, parts in gradients.items()}, torch.stack(seen)

@@ -1,0 +1,222 @@
+"""The last layer: found by running the model, and checked to be its output.
+
+The check is by definition: φ^r is the gradient of the output by the last layer's weight and bias. For a random
+probe R (n, c), the gradient of Σ R∘f by the weight must be α Rᵀa and by the bias β Rᵀ1, with a the layer's input and
+two constants, (1, 1) for a plain `nn.Linear` and (s, 1) for a read-out that multiplies by s (μP). A head that is used
+twice, tied to other weights, squashed, mixed or scaled per output fails it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from richbll.checks import finite_rows
+from richbll.errors import LastLayerError
+from richbll.network.batches import Batch
+from richbll.network.outputs import read_output, same_up_to_rounding
+from richbll.rng import child_generator
+
+_PROBE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """Where the last layer is and how its weights enter the output: f = α W a + β b + constant."""
+
+    name: str
+    num_inputs: int
+    num_outputs: int
+    has_bias: bool
+    weight_factor: float  # α
+    bias_factor: float  # β
+    constant: Tensor  # (c,) β b and whatever constant the model adds
+
+    @property
+    def num_features(self) -> int:
+        """r: the length of φ^r."""
+        return self.num_inputs + int(self.has_bias)
+
+    def features(self, a: Tensor) -> Tensor:
+        """φ^r(x) = (α a, β), the gradient of an output by its row of the weight and its bias."""  # (n, r)
+        phi_r = a if self.weight_factor == 1 else a * self.weight_factor
+        if not self.has_bias:
+            return phi_r
+        return nn.functional.pad(phi_r, (0, 1), value=self.bias_factor)
+
+    def input_rows(self, given: Tensor | None, num_rows: int) -> Tensor:
+        """The layer's input as (n, d); refused when the layer is applied at several positions."""
+        if given is None:
+            raise LastLayerError(f"The last layer '{self.name}' was not reached in this forward pass.")
+        if given.numel() != num_rows * self.num_inputs:
+            raise LastLayerError(f"The last layer '{self.name}' {_positions(given, num_rows)}")
+        return given.reshape(num_rows, self.num_inputs)
+
+
+def _positions(given: Tensor, num_rows: int) -> str:
+    return (
+        f"receives shape {tuple(given.shape)} for {num_rows} examples: it is applied at several positions. "
+        "Select or pool the position before the last layer, so that each example has one feature vector."
+    )
+
+
+@contextmanager
+def recorded_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """The inputs of a layer during the block; the hook is removed afterwards, also after an error."""
+    inputs: list[Tensor] = []
+
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs.append(args[0] if args else kwargs["input"])
+
+    handle = layer.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module | None = None) -> LastLayer:
+    """The linear layer that produces the output, by name, by identity, or found in the order of execution."""
+    if requested is not None:
+        name = _requested_name(model, requested)
+        return _checked(model, name, batch)
+    refused = []
+    for name in reversed(_linear_layers_run(model, batch)):
+        try:
+            return _checked(model, name, batch)
+        except LastLayerError as error:
+            refused.append(f"\n  - {error}")
+    raise LastLayerError(
+        "No linear layer produces the model's output, up to reshaping, a constant factor and a constant."
+        + ("".join(refused) or " The model ran no nn.Linear at all.")
+        + "\nIf something is applied after the last layer (softmax, a scaling per output, a skip connection), wrap the "
+        "model so that it returns the last layer's output; or name the layer with last_layer=…"
+    )
+
+
+def _requested_name(model: nn.Module, requested: str | nn.Module) -> str:
+    layers = dict(model.named_modules(remove_duplicate=False))
+    if isinstance(requested, str):
+        if requested in layers:
+            return requested
+        linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+        raise LastLayerError(
+            f"The model has no module '{requested}'. Its linear layers: {', '.join(linear) or 'none'}."
+        )
+    for name, layer in layers.items():
+        if layer is requested:
+            return name
+    raise LastLayerError(f"last_layer is a {type(requested).__name__} that is not part of the model.")
+
+
+def _linear_layers_run(model: nn.Module, batch: Batch) -> list[str]:
+    """Names of the linear layers in the order in which a forward pass runs them."""
+    order: list[str] = []
+    handles = [
+        layer.register_forward_pre_hook(lambda _layer, _args, name=name: order.append(name))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            model(*batch.args, **batch.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(dict.fromkeys(reversed(order)))[::-1]
+
+
+def _checked(model: nn.Module, name: str, batch: Batch) -> LastLayer:
+    """The layer, if its gradient is what a last layer's must be; else an error that says why not."""
+    layer = model.get_submodule(name)
+    weight, bias = _own_parameters(model, name, layer)
+    probe = batch.rows(slice(0, _PROBE_ROWS)) if batch.size > _PROBE_ROWS else batch
+    leaves = {f"{name}.weight".lstrip("."): weight.detach().clone().requires_grad_()}
+    if bias is not None:
+        leaves[f"{name}.bias".lstrip(".")] = bias.detach().clone().requires_grad_()
+
+    with recorded_inputs(layer) as inputs, torch.enable_grad():
+        raw = functional_call(model, leaves, probe.args, probe.kwargs)
+    f = read_output(raw, probe.size)
+    finite_rows("output", probe.where, f)
+    if len(inputs) != 1:
+        raise LastLayerError(
+            f"'{name}' is run {len(inputs)} times in one forward pass; a last layer must be run exactly once."
+        )
+    given, num_inputs = inputs[0].detach(), weight.shape[1]
+    if given.numel() != probe.size * num_inputs:
+        raise LastLayerError(f"'{name}' {_positions(given, probe.size)}")
+    if f.shape[1] != weight.shape[0]:
+        raise LastLayerError(
+            f"'{name}' has {weight.shape[0]} outputs but the model returns {f.shape[1]} values per example."
+        )
+    a = given.reshape(probe.size, num_inputs)
+    alpha, beta = _factors(name, a, f, tuple(leaves.values()))
+    rest = f.detach().to(torch.float64) - _linear_part(alpha, weight, a)
+    found = LastLayer(name, num_inputs, len(weight), bias is not None, alpha, beta, constant=rest.mean(dim=0))
+    check_output(found, layer, a, f, probe.where)
+    return found
+
+
+def _own_parameters(model: nn.Module, name: str, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    own = dict(layer.named_parameters())
+    weight, bias = own.get("weight"), own.get("bias")
+    if weight is None or weight.ndim != 2 or set(own) - {"weight", "bias"}:
+        raise LastLayerError(
+            f"'{name}' ({type(layer).__name__}) has the parameters {sorted(own) or 'none'}; a last layer has a matrix "
+            "'weight' and perhaps a 'bias'. Merge adapters and remove parametrisations of the last layer first."
+        )
+    prefix = f"{name}." if name else ""
+    for other, parameter in model.named_parameters(remove_duplicate=False):
+        if other not in (f"{prefix}weight", f"{prefix}bias") and (parameter is weight or parameter is bias):
+            raise LastLayerError(
+                f"'{name}' shares its weights with '{other}' (a tied head), so they act in two places. Give the last "
+                "layer a copy of its own: layer.weight = nn.Parameter(layer.weight.detach().clone())."
+            )
+    return weight, bias
+
+
+def _factors(name: str, a: Tensor, f: Tensor, leaves: tuple[Tensor, ...]) -> tuple[float, float]:
+    """α and β from the gradient of Σ R∘f, checked to explain it for all examples and outputs at once."""
+    probe = torch.randn(f.shape, generator=child_generator(0, "probe"), dtype=torch.float64)
+    R = probe.to(device=f.device, dtype=f.dtype)
+    if not f.requires_grad:
+        raise LastLayerError(f"The model's output does not depend differentiably on '{name}'.")
+    gradients = torch.autograd.grad((R * f).sum(), leaves, allow_unused=True)
+    factors = []
+    expected = [R.mT.to(torch.float64) @ a.to(torch.float64), R.to(torch.float64).sum(dim=0)]
+    for part, gradient, target in zip(("weight", "bias"), gradients, expected, strict=False):
+        if gradient is None:
+            raise LastLayerError(f"The model's output does not depend on the {part} of '{name}'.")
+        got = gradient.to(torch.float64)
+        size = target.square().sum()
+        factor = float((got * target).sum() / size) if size > 0 else 1.0
+        if not same_up_to_rounding(got, factor * target, f.dtype):
+            raise LastLayerError(
+                f"The output is not '{name}' up to a constant factor: its gradient by the {part} differs from "
+                "the features' by more than rounding. Is something applied after it, or is it used elsewhere too?"
+            )
+        factors.append(1.0 if abs(factor - 1) <= 4 * torch.finfo(f.dtype).eps else factor)
+    return factors[0], factors[1] if len(factors) > 1 else 1.0
+
+
+def _linear_part(alpha: float, weight: Tensor, a: Tensor) -> Tensor:
+    """α W a in float64."""  # (n, c)
+    return alpha * (a.detach().to(torch.float64) @ weight.detach().to(torch.float64).mT)
+
+
+def check_output(last_layer: LastLayer, layer: nn.Module, a: Tensor, f: Tensor, where: str) -> None:
+    """f = α W a + constant on these examples: nothing that depends on the input follows the layer."""
+    weight = layer.get_parameter("weight")
+    linear = _linear_part(last_layer.weight_factor, weight, a) + last_layer.constant.to(a.device)
+    if not same_up_to_rounding(f, linear, f.dtype):
+        gap = (f.detach().to(torch.float64) - linear).abs().max().item()
+        raise LastLayerError(
+            f"On {where} the model's output differs from its last layer '{last_layer.name}' by up to {gap:.3g} "
+            "in a way that depends on the input: something follows or by-passes that layer "
+            "(a ReLU, a clamp, a skip connection). Wrap the model so that it returns the last layer's output."
+        )

@@ -1,0 +1,96 @@
+"""The user's model as richbll reads it: features and outputs in one forward pass, and gradients."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from richbll.checks import finite_rows
+from richbll.errors import ModelError, RichBLLWarning
+from richbll.network.batches import Batch, tensors_in
+from richbll.network.gradients import ExampleGradients
+from richbll.network.last_layer import LastLayer, check_output, find_last_layer, recorded_inputs
+from richbll.network.outputs import read_output
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model, its last layer, and which of the other parameters count."""
+
+    model: nn.Module
+    last_layer: LastLayer
+    parameter_sizes: dict[str, int]  # name → number of elements; together m
+
+    @property
+    def device(self) -> torch.device:
+        """Where the last layer lives."""
+        return self.model.get_submodule(self.last_layer.name).get_parameter("weight").device
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The last layer's input a (n, d) and the output f (n, c), in one pass.
+
+        Differentiable with respect to the inputs where these require a gradient; the weights never get one.
+        """
+        layer = self.model.get_submodule(self.last_layer.name)
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in((batch.args, batch.kwargs)))
+        with recorded_inputs(layer) as inputs, torch.set_grad_enabled(wanted):
+            if wanted:
+                constants = {name: p.detach() for name, p in self.model.named_parameters()}
+                raw = functional_call(self.model, constants, batch.args, batch.kwargs)
+            else:
+                raw = self.model(*batch.args, **batch.kwargs)
+        a = self.last_layer.input_rows(inputs[0] if inputs else None, batch.size)
+        return a, read_output(raw, batch.size)
+
+    def features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """φ^r (n, r) and f (n, c), checked: finite, and the output still comes from the last layer alone."""
+        a, f = self.forward(batch)
+        finite_rows("last-layer features", batch.where, a)
+        finite_rows("output", batch.where, f)
+        check_output(self.last_layer, self.model.get_submodule(self.last_layer.name), a, f, batch.where)
+        return self.last_layer.features(a), f
+
+    def gradients(self) -> ExampleGradients:
+        """A reader of φ^m."""
+        return ExampleGradients(self.model, list(self.parameter_sizes))
+
+
+def read_network(
+    model: nn.Module,
+    batch: Batch,
+    last_layer: str | nn.Module | None = None,
+    parameters: Callable[[str], bool] | None = None,
+    enrich: bool = True,
+) -> Network:
+    """Find the last layer and choose the other parameters: all that require a gradient, or what a predicate says.
+
+    Without `enrich` none of them counts, which is the plain Bayesian last layer.
+    """
+    found = find_last_layer(model, batch, last_layer)
+    if not enrich:
+        return Network(model, found, {})
+    prefix = f"{found.name}." if found.name else ""
+    own = {f"{prefix}weight", f"{prefix}bias"}
+    others = {name: p for name, p in model.named_parameters() if name not in own}
+    if parameters is None:
+        chosen = {name: p for name, p in others.items() if p.requires_grad}
+    else:
+        chosen = {name: p for name, p in others.items() if parameters(name)}
+    for name, parameter in chosen.items():
+        if not parameter.is_floating_point():
+            raise ModelError(
+                f"Parameter '{name}' has dtype {parameter.dtype}, which has no gradient here. "
+                "Leave it out with parameters=lambda name: …"
+            )
+    if others and not chosen:
+        warnings.warn(
+            f"None of the {len(others)} parameter tensors before the last layer counts "
+            f"({'they are all frozen' if parameters is None else 'the predicate chose none'}), so Rich-BLL is the "
+            "plain Bayesian last layer. To count frozen weights too: parameters=lambda name: True.",
+            RichBLLWarning,
+            stacklevel=3,
+        )
+    return Network(model, found, {name: p.numel() for name, p in chosen.items()})

@@ -1,0 +1,69 @@
+"""Exact, in two passes: features first, then C = Φ^mᵀU in their orthonormal basis U, and H = CᵀC.
+
+Contracting over the data first needs no random projection and no N × m Jacobian. C is m × ρ; when it does not fit into
+memory the parameters are taken in blocks, each with a pass of its own, and H is the sum over blocks.
+"""
+
+import torch
+from torch import Tensor
+
+from richbll.checks import human_bytes
+from richbll.core.projection import refined_projection, spectrum_of
+from richbll.errors import DataChangedError, MemoryBudgetError
+from richbll.network.gradients import blocks_of
+from richbll.network.network import Network
+from richbll.solvers.solution import Solution, Source, feature_moments
+
+
+def solve(network: Network, stream: Source, memory: int) -> Solution:
+    """Moments and projection, with C in at most half of the memory and gradients in a quarter."""
+    moments, dtype = feature_moments(network, stream)
+    spectrum = spectrum_of(moments.gram_projection, dtype)
+    c, rank = network.last_layer.num_outputs, spectrum.rank
+    device = moments.gram_projection.device
+
+    CtC = torch.zeros(c, rank, rank, dtype=torch.float64, device=device)
+    UtU = torch.eye(rank, dtype=torch.float64, device=device)
+    trace_m = torch.zeros(c, dtype=torch.float64, device=device)
+    blocks = blocks_of(network.parameter_sizes, _largest_block(network, rank, memory // 2)) if rank else []
+    reader = network.gradients()
+    for number, block in enumerate(blocks, start=1):
+        task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
+        C = torch.zeros(c, sum(p.stop - p.start for p in block), rank, dtype=torch.float64, device=device)
+        gram = torch.zeros_like(moments.gram_projection)
+        UtU = torch.zeros_like(UtU)
+        for batch in stream.batches(task):
+            phi_r, f = network.features(batch)
+            phi = phi_r.to(torch.float64)
+            U = phi @ spectrum.whitener  # (n, ρ)
+            gram += phi.mT @ phi
+            UtU += U.mT @ U
+            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4):  # (n', c, m')
+                C += phi_m.permute(1, 2, 0) @ U[rows].to(phi_m.dtype)
+                trace_m += phi_m.to(torch.float64).square().sum(dim=(0, 2))
+        _check_same_data(moments.gram_projection, gram, dtype)
+        CtC += C.mT @ C
+    projection = refined_projection(spectrum, moments.gram_projection, UtU, CtC, trace_m)
+    return Solution(moments, projection)
+
+
+def _largest_block(network: Network, rank: int, most_bytes: int) -> int:
+    """How many parameters fit at once: C takes c · ρ float64 numbers for each."""
+    each = 8 * network.last_layer.num_outputs * rank
+    if each > most_bytes:
+        raise MemoryBudgetError(
+            f"One parameter takes {human_bytes(each)} ({network.last_layer.num_outputs} outputs × {rank} directions), "
+            f"but memory_budget leaves {human_bytes(most_bytes)}. Raise the budget."
+        )
+    return most_bytes // each
+
+
+def _check_same_data(first: Tensor, second: Tensor, dtype: torch.dtype) -> None:
+    """Both passes saw the same examples, in whatever order: the same Gram matrix."""
+    difference = float((first - second).norm() / first.norm())
+    if difference > max(torch.finfo(dtype).eps ** 0.5 / 10, 1e-9):
+        raise DataChangedError(
+            f"The second reading of the data differs from the first (Gram matrices by {difference:.2g}). The exact "
+            "solver reads the data twice: turn random augmentation off, and if the model itself is random in eval "
+            'mode, make it deterministic; or use solver="cross", which reads the data once.'
+        )
