@@ -61,6 +61,7 @@ def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, option
         "num_rows": fitted.moments.num_rows,
         "num_data": fitted.moments.num_data,
         "rank": fitted.projection.spectrum.rank,
+        "num_alive": fitted.projection.spectrum.num_alive,
         "ridge": fitted.ridge,
         "architecture": architecture(model),
         "weights": weights_digest(model),
@@ -123,7 +124,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         bias_factor=float(layer["bias_factor"]),
         constant=tensors["constant"],
     )
-    spectrum = Spectrum(tensors["Q"], tensors["s"], int(header["rank"]))
+    spectrum = Spectrum(tensors["Q"], tensors["s"], int(header["rank"]), int(header["num_alive"]))
     moments = Moments(
         int(header["num_rows"]),
         int(header["num_data"]),

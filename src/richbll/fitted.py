@@ -13,7 +13,7 @@ from richbll.core.posterior import (
     spectral_posterior,
     variance,
 )
-from richbll.core.projection import Projection, Spectrum
+from richbll.core.projection import Projection
 from richbll.core.transform import transform
 from richbll.network.last_layer import LastLayer
 
@@ -66,7 +66,7 @@ class Fitted:
                 self.moments, gram_projection=named["gram_projection"], residual_sq=named.get("residual_sq")
             ),
             projection=Projection(
-                Spectrum(named["Q"], named["s"], self.projection.spectrum.rank), named["H"], named["trace_m"]
+                replace(self.projection.spectrum, Q=named["Q"], s=named["s"]), named["H"], named["trace_m"]
             ),
             posterior=SpectralPosterior(named["W"], named["eigenvalues"]),
             noise_variance=named["noise_variance"],

@@ -46,9 +46,3 @@ def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             "Rescale the model's features or outputs, or look for Inf in the weights."
         ) from error
     return P, s, Ot
-
-
-def orthogonal_complement(Q: Tensor) -> Tensor:
-    """Orthonormal columns that complete Q (r, ρ) to a basis: (r, r − ρ)."""
-    full, _ = torch.linalg.qr(Q, mode="complete")
-    return full[:, Q.shape[1] :]

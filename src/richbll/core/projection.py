@@ -13,28 +13,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from richbll.linalg import eigh, orthogonal_complement, svd
+from richbll.linalg import eigh, psd_root, svd
 
-# A Gram matrix in float64 resolves singular values of Φ^r down to about 1e-8 of the largest.
-_GRAM_RESOLUTION = 1e-7
+# Singular values of Φ^r below this fraction of the largest are dropped from the projection.
+_CUTOFF = 1e-7
+# A Gram matrix in float64 resolves singular values of Φ^r down to this fraction of the largest.
+_GRAM_RESOLUTION = 1e-8
 # With fewer than two rows per direction least squares interpolates; λ = 1e-3 s_max² keeps A finite.
 _RIDGE_FLOOR = 1e-3
-# A direction of Φ^r whose length is not reproduced within this factor by a second reading is rounding noise.
-_REPRODUCED = 2.0
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Φ^r = U diag(s) Qᵀ from its Gram matrix; the first `rank` directions are above the threshold."""
+    """Φ^r = U diag(s) Qᵀ; the first `rank` directions are above the cut-off, from `num_alive` on they are zero."""
 
     Q: Tensor  # (r, r) orthonormal
     s: Tensor  # (r,)   descending
     rank: int  # ρ
+    num_alive: int
 
     @property
     def whitener(self) -> Tensor:
         """V = Q diag(1/s) over the kept directions, so that U = Φ^r V."""  # (r, ρ)
         return self.Q[:, : self.rank] / self.s[: self.rank]
+
+    @property
+    def rough_scale(self) -> Tensor:
+        """s over all directions that are not zero, no smaller than what the Gram matrix resolves."""
+        s = self.s[: self.num_alive]
+        return s.clamp_min(_GRAM_RESOLUTION * s[0].item()) if self.num_alive else s
+
+    @property
+    def rough_whitener(self) -> Tensor:
+        """V = Q diag(1/s) over all directions that are not zero; Φ^r V is orthonormal only roughly."""  # (r, alive)
+        return self.Q[:, : self.num_alive] / self.rough_scale
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,8 @@ class Projection:
     def AtA(self, ridge: float) -> Tensor:
         """AᵀA of the ridge-regularised projection."""  # (c, r, r)
         Qk = self.spectrum.Q[:, : self.spectrum.rank]
-        weighted = self.weights(ridge).unsqueeze(-1) * self.H * self.weights(ridge)
-        return Qk @ weighted @ Qk.mT
+        w = self.weights(ridge)
+        return Qk @ (w.unsqueeze(-1) * self.H * w) @ Qk.mT
 
     def weights(self, ridge: float) -> Tensor:
         """w = s / (s² + λ)."""  # (ρ,)
@@ -64,37 +76,40 @@ def default_ridge(spectrum: Spectrum, num_rows: int) -> float:
     return _RIDGE_FLOOR * float(spectrum.s[0]) ** 2
 
 
-def spectrum_of(gram: Tensor, feature_dtype: torch.dtype = torch.float64) -> Spectrum:
-    """Decompose Φ^rᵀΦ^r = Q diag(s²) Qᵀ and keep what the features' precision can resolve."""
-    eigenvalues, Q = eigh("the Gram matrix of the last-layer features", gram)
-    s = eigenvalues.sqrt()
-    threshold = max(_GRAM_RESOLUTION, torch.finfo(feature_dtype).eps / 2)
-    rank = int((s > threshold * s.max()).sum()) if s.numel() and s.max() > 0 else 0
-    return Spectrum(Q=Q, s=s, rank=rank)
+def spectrum_of(gram: Tensor, num_rows: int, feature_dtype: torch.dtype = torch.float64) -> Spectrum:
+    """Decompose Φ^rᵀΦ^r = Q diag(s²) Qᵀ of so many rows of features with that precision."""
+    r = len(gram)
+    alive = gram.diagonal() > 0  # a dead ReLU's column is exactly zero
+    order = torch.cat([alive.nonzero().flatten(), (~alive).nonzero().flatten()])
+    count = int(alive.sum())
+    eigenvalues, vectors = eigh("the Gram matrix of the last-layer features", gram[alive][:, alive])
+    Q = torch.zeros_like(gram)
+    Q[order[:count], :count] = vectors
+    Q[order[count:], torch.arange(count, r, device=gram.device)] = 1
+    num_alive = min(count, num_rows)
+    s = torch.cat([eigenvalues[:num_alive].sqrt(), gram.new_zeros(r - num_alive)])
+    return Spectrum(Q, s, rank=_rank(s, feature_dtype), num_alive=num_alive)
 
 
-def refined_projection(spectrum: Spectrum, gram: Tensor, UtU: Tensor, CtC: Tensor, trace_m: Tensor) -> Projection:
-    """The projection from a second reading with U = Φ^r V, where UᵀU is I only up to the Gram's rounding.
+def _rank(s: Tensor, feature_dtype: torch.dtype) -> int:
+    """How many singular values are above the cut-off and above the rounding of the features."""
+    cutoff = max(_CUTOFF, torch.finfo(feature_dtype).eps / 2)
+    return int((s > cutoff * s[0]).sum()) if s.numel() else 0
 
-    UᵀU = E diag(t) Eᵀ; U' = U E diag(t^-½) is orthonormal to working precision, and Φ^r V' = U' with
-    V' = V E diag(t^-½). From V' = Q' diag(1/s') Oᵀ follows Φ^r Q' = (U'O) diag(s'), the thin decomposition
-    again, now as exact as a QR of Φ^r would be (CholeskyQR2).
+
+def refined_projection(
+    spectrum: Spectrum, UtU: Tensor, CtC: Tensor, trace_m: Tensor, feature_dtype: torch.dtype = torch.float64
+) -> Projection:
+    """The projection from a second reading with U = Φ^r V, V the rough whitener, and C = Φ^mᵀU.
+
+    The first Gram matrix has squared the condition of Φ^r; UᵀU has not, as U is nearly orthonormal. With RᵀR = UᵀU and
+    R diag(s) = P diag(s') Oᵀ the thin decomposition is Φ^r (Q O) = U' diag(s'), U' = U T, T = diag(s) O diag(1/s'),
+    as exact as a QR of Φ^r would give it (CholeskyQR2), and H = Tᵀ CᵀC T.
     """
-    t, E = eigh("the second moment of the whitened features", UtU)
-    kept = (t > 1 / _REPRODUCED) & (t < _REPRODUCED)
-    T = E[:, kept] / t[kept].sqrt()  # (ρ, ρ')
-    Q, inverse_s, Ot = svd("the whitening of the last-layer features", spectrum.whitener @ T)
-    TO = (T @ Ot.mT).flip(-1)  # singular values of V' ascend in s: flip to descending s
-    rank = Q.shape[1]
-    return Projection(
-        spectrum=_completed(Q.flip(-1), inverse_s.flip(-1).reciprocal(), gram, rank),
-        H=TO.mT @ CtC @ TO,
-        trace_m=trace_m,
-    )
-
-
-def _completed(Qk: Tensor, sk: Tensor, gram: Tensor, rank: int) -> Spectrum:
-    """Add the dropped directions, with what the Gram matrix still knows of their length."""
-    complement = orthogonal_complement(Qk)
-    small, E = eigh("the dropped part of the Gram matrix", complement.mT @ gram @ complement)
-    return Spectrum(Q=torch.cat([Qk, complement @ E], dim=1), s=torch.cat([sk, small.sqrt()]), rank=rank)
+    scale, alive = spectrum.rough_scale, spectrum.num_alive
+    _, s, Ot = svd("the second reading of the features", psd_root("UᵀU", UtU) * scale)
+    rank = _rank(s, feature_dtype)
+    T = scale.unsqueeze(-1) * Ot.mT[:, :rank] / s[:rank]  # (alive, ρ)
+    Q = torch.cat([spectrum.Q[:, :alive] @ Ot.mT, spectrum.Q[:, alive:]], dim=1)
+    refined = Spectrum(Q, torch.cat([s, spectrum.s[alive:]]), rank, alive)
+    return Projection(refined, H=T.mT @ CtC @ T, trace_m=trace_m)

@@ -37,7 +37,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
             cross += phi_m64.permute(1, 2, 0) @ phi_r[rows].to(torch.float64)
             trace_m += phi_m64.square().sum(dim=(0, 2))
     assert total is not None  # a stream without examples has raised
-    spectrum = spectrum_of(total.gram_projection, phi_r.dtype)
+    spectrum = spectrum_of(total.gram_projection, total.num_rows, phi_r.dtype)
     C = cross @ spectrum.whitener  # (c, m, ρ)
     return Solution(counted(total, stream), Projection(spectrum, H=C.mT @ C, trace_m=trace_m))
 

@@ -1,6 +1,6 @@
 """Exact, in two passes: features first, then C = Φ^mᵀU in their orthonormal basis U, and H = CᵀC.
 
-Contracting over the data first needs no random projection and no N × m Jacobian. C is m × ρ; when it does not fit into
+Contracting over the data first needs no random projection and no N × m Jacobian. C is m × r; when it does not fit into
 memory the parameters are taken in blocks, each with a pass of its own, and H is the sum over blocks.
 """
 
@@ -18,24 +18,24 @@ from richbll.solvers.solution import Solution, Source, feature_moments
 def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, with C in at most half of the memory and gradients in a quarter."""
     moments, dtype = feature_moments(network, stream)
-    spectrum = spectrum_of(moments.gram_projection, dtype)
-    c, rank = network.last_layer.num_outputs, spectrum.rank
+    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
+    c, width = network.last_layer.num_outputs, spectrum.num_alive
     device = moments.gram_projection.device
 
-    CtC = torch.zeros(c, rank, rank, dtype=torch.float64, device=device)
-    UtU = torch.eye(rank, dtype=torch.float64, device=device)
+    CtC = torch.zeros(c, width, width, dtype=torch.float64, device=device)
+    UtU = torch.eye(width, dtype=torch.float64, device=device)
     trace_m = torch.zeros(c, dtype=torch.float64, device=device)
-    blocks = blocks_of(network.parameter_sizes, _largest_block(network, rank, memory // 2)) if rank else []
+    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 2)) if width else []
     reader = network.gradients()
     for number, block in enumerate(blocks, start=1):
         task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
-        C = torch.zeros(c, sum(p.stop - p.start for p in block), rank, dtype=torch.float64, device=device)
+        C = torch.zeros(c, sum(p.stop - p.start for p in block), width, dtype=torch.float64, device=device)
         gram = torch.zeros_like(moments.gram_projection)
         UtU = torch.zeros_like(UtU)
         for batch in stream.batches(task):
             phi_r, f = network.features(batch)
             phi = phi_r.to(torch.float64)
-            U = phi @ spectrum.whitener  # (n, ρ)
+            U = phi @ spectrum.rough_whitener  # (n, alive)
             gram += phi.mT @ phi
             UtU += U.mT @ U
             for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4):  # (n', c, m')
@@ -43,16 +43,15 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
                 trace_m += phi_m.to(torch.float64).square().sum(dim=(0, 2))
         _check_same_data(moments.gram_projection, gram, dtype)
         CtC += C.mT @ C
-    projection = refined_projection(spectrum, moments.gram_projection, UtU, CtC, trace_m)
-    return Solution(moments, projection)
+    return Solution(moments, refined_projection(spectrum, UtU, CtC, trace_m, dtype))
 
 
-def _largest_block(network: Network, rank: int, most_bytes: int) -> int:
-    """How many parameters fit at once: C takes c · ρ float64 numbers for each."""
-    each = 8 * network.last_layer.num_outputs * rank
+def _largest_block(network: Network, width: int, most_bytes: int) -> int:
+    """How many parameters fit at once: C takes c · width float64 numbers for each."""
+    each = 8 * network.last_layer.num_outputs * width
     if each > most_bytes:
         raise MemoryBudgetError(
-            f"One parameter takes {human_bytes(each)} ({network.last_layer.num_outputs} outputs × {rank} directions), "
+            f"One parameter takes {human_bytes(each)} ({network.last_layer.num_outputs} outputs × {width} directions), "
             f"but memory_budget leaves {human_bytes(most_bytes)}. Raise the budget."
         )
     return most_bytes // each
