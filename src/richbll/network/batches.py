@@ -158,15 +158,22 @@ class Stream:
         """All batches, numbered, with a progress bar named after the task."""
         source = iter(self._data) if self._once is None else chain(self._first, self._once)
         start = 0
-        total = len(self._data) if hasattr(self._data, "__len__") else None
         disable = None if self._progress is None else not self._progress
-        for index, raw in enumerate(tqdm(source, desc=task, total=total, disable=disable, leave=False)):
+        for index, raw in enumerate(tqdm(source, desc=task, total=_length(self._data), disable=disable, leave=False)):
             batch = replace(unpack(raw), index=index, start=start)
             if batch.size > 0:
                 start += batch.size
                 yield batch.to(self._device)
         if start == 0:
             raise DataError("The loader yielded no examples: nothing can be fitted.")
+
+
+def _length(data: Any) -> int | None:
+    """How many batches, where that is known; a loader over an IterableDataset raises when asked."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 def _chunks(data: Tensor | tuple[Tensor, ...]) -> Sequence[Any]:
