@@ -1,7 +1,6 @@
 """What every test starts from: doctests see torch and nn, seeds are fixed, runs are small."""
 
 import os
-import warnings
 
 import hypothesis
 import pytest
@@ -22,4 +21,3 @@ def _fixed_seed(request: pytest.FixtureRequest) -> None:
 def _doctest_names(doctest_namespace: dict) -> None:
     doctest_namespace["torch"] = torch
     doctest_namespace["nn"] = torch.nn
-    warnings.filterwarnings("error")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from richbll.checks import finite_rows
-from richbll.errors import ModelError, RichBLLWarning
+from richbll.errors import ModelError, NonFiniteError, RichBLLWarning
 from richbll.network.batches import Batch, tensors_in
 from richbll.network.gradients import ExampleGradients
 from richbll.network.last_layer import LastLayer, check_output, find_last_layer, recorded_inputs
@@ -69,6 +69,7 @@ def read_network(
 
     Without `enrich` none of them counts, which is the plain Bayesian last layer.
     """
+    _check_weights(model, batch)
     found = find_last_layer(model, batch, last_layer)
     if not enrich:
         return Network(model, found, {})
@@ -94,3 +95,14 @@ def read_network(
             stacklevel=3,
         )
     return Network(model, found, {name: p.numel() for name, p in chosen.items()})
+
+
+def _check_weights(model: nn.Module, batch: Batch) -> None:
+    """A saturating activation can hide an infinite weight from the features, so the weights are looked at too."""
+    for name, parameter in model.named_parameters():
+        finite = torch.isfinite(parameter.detach())
+        if not bool(finite.all()):
+            raise NonFiniteError(
+                f"Parameter '{name}' holds NaN or Inf in {int((~finite).sum())} of {parameter.numel()} values, so "
+                f"{batch.where} was not read. Nothing was changed. Load weights that are finite."
+            )

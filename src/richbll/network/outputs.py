@@ -26,7 +26,7 @@ def read_output(raw: Any, num_rows: int) -> Tensor:
         )
     if not output.is_floating_point():
         raise ModelError(f"The model returned {output.dtype}; richbll needs a real floating-point output.")
-    return output.reshape(num_rows, -1)
+    return output.flatten(1) if output.ndim > 1 else output.unsqueeze(1)
 
 
 def same_up_to_rounding(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:

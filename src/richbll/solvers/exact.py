@@ -39,6 +39,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
             gram += phi.mT @ phi
             UtU += U.mT @ U
             for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4):  # (n', c, m')
+                phi_m = phi_m.to(torch.promote_types(phi_m.dtype, torch.float32))  # products of bfloat16 are too coarse
                 C += phi_m.permute(1, 2, 0) @ U[rows].to(phi_m.dtype)
                 trace_m += phi_m.to(torch.float64).square().sum(dim=(0, 2))
         _check_same_data(moments.gram_projection, gram, dtype)
