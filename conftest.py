@@ -7,7 +7,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("RICHBLL_EXAMPLES", "30")))
+num_examples = int(os.environ.get("RICHBLL_EXAMPLES", "30"))
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=num_examples)
 hypothesis.settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -180,7 +180,7 @@ def test_shapes_and_consistency(case) -> None:
 
 def test_bad_questions(case) -> None:
     uq = RichBLL(case.model, noise_variance=0.3).fit(case.train)
-    with pytest.raises(OptionError, match="level=1.5"):
+    with pytest.raises(OptionError, match=r"level=1\.5"):
         uq.predict(case.test).interval(1.5)
     with pytest.raises(ShapeError, match=r"\(3,\)"):
         uq.predict(case.test).log_prob(torch.zeros(3))

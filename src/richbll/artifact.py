@@ -44,6 +44,8 @@ def weights_digest(model: nn.Module) -> str:
 def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, options: dict[str, Any]) -> None:
     """Write to a temporary file beside `path`, then rename: an interrupted save leaves the old file whole."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise ArtifactError(f"{path} cannot be written: there is no such folder as {path.parent}.")
     header = {
         "format": FORMAT,
         "version": __version__,

@@ -28,9 +28,9 @@ class UncertainModule(nn.Module):
         self.head = UncertaintyHead(fitted, torch.promote_types(weight.dtype, torch.float32), weight.device)
         layer.register_forward_pre_hook(_keep_input, with_kwargs=True)
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Mean and epistemic variance."""
-        raw = self.model(*args, **kwargs)
+    def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        """Mean and epistemic variance, for the inputs that the model takes, by position or by name."""
+        raw = self.model(**named) if x is None and not more else self.model(x, *more, **named)
         layer = self.model.get_submodule(self._last_layer.name)
         kept: Tensor = getattr(layer, _INPUT)
         setattr(layer, _INPUT, None)

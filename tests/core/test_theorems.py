@@ -116,7 +116,7 @@ def test_without_other_parameters_it_is_the_plain_posterior(case) -> None:
 @given(features())
 def test_exact_recovery_at_low_rank(case) -> None:
     """If Φ^m = Φ^r A* the rich posterior is the full NTK-GP, training and test points alike."""
-    phi_r, phi_m, test_r, test_m, sigma2, _, _ = case
+    phi_r, phi_m, test_r, _, sigma2, _, _ = case
     A_star = np.random.default_rng(0).normal(size=(phi_r.shape[1], phi_m.shape[1]))
     if np.linalg.matrix_rank(phi_r, tol=1e-6 * np.abs(phi_r).max()) < phi_r.shape[1]:
         return  # the lemma needs full column rank

@@ -68,7 +68,10 @@ def tie(model: nn.Module) -> nn.Module:
 
 
 REFUSED = {
-    "softmax after it": (lambda: two_layers(lambda m, x: m.head(m.hidden(x)).softmax(-1)), "not 'head' up to a constant"),
+    "softmax after it": (
+        lambda: two_layers(lambda m, x: m.head(m.hidden(x)).softmax(-1)),
+        "not 'head' up to a constant",
+    ),
     "tanh after it": (lambda: two_layers(lambda m, x: torch.tanh(m.head(m.hidden(x)))), "not 'head' up to a constant"),
     "a factor per output": (
         lambda: two_layers(lambda m, x: m.head(m.hidden(x)) * torch.tensor([1.0, 2.0])),
@@ -89,12 +92,15 @@ REFUSED = {
         "several positions",
     ),
     "no linear layer": (lambda: nn.Sequential(nn.Conv1d(4, 2, 1), nn.Flatten()), "no nn.Linear at all"),
-    "part of its outputs": (lambda: two_layers(lambda m, x: m.head(m.hidden(x))[:, :1]), "has 2 outputs but the model returns 1"),
+    "part of its outputs": (
+        lambda: two_layers(lambda m, x: m.head(m.hidden(x))[:, :1]),
+        "has 2 outputs but the model returns 1",
+    ),
     "parametrised": (
         lambda: nn.Sequential(nn.Linear(4, 3), torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))),
         "remove parametrisations",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("why", list(REFUSED))
