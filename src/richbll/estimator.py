@@ -161,8 +161,7 @@ class RichBLL:
         True
         """
         a, f = self._forward(x)
-        head = self._head_for(a)
-        variance = head(a)
+        variance = self._head_for(a).in_parts(a)
         mean = f.to(variance.dtype)
         finite_rows("prediction", "x", torch.cat([mean, variance], dim=1))
         return RegressionPredictive(mean, variance, self._state.noise_variance.to(variance))
@@ -176,8 +175,7 @@ class RichBLL:
         torch.Size([1, 3, 3])
         """
         a, f = self._forward(x)
-        head = self._head_for(a)
-        S_B = covariance(head.features(a), head.V)
+        S_B = covariance(self._head_for(a).whitened(a))
         finite_rows("prediction", "x", torch.cat([f.to(S_B.dtype), S_B.diagonal(dim1=1, dim2=2).mT], dim=1))
         return JointPredictive(f.to(S_B.dtype), S_B)
 
@@ -216,7 +214,8 @@ class RichBLL:
     def _head_for(self, a: Tensor) -> UncertaintyHead:
         """The head in the device and precision of these features, made once."""
         head = self._head
-        if head is None or head.V.device != a.device or head.V.dtype != torch.promote_types(a.dtype, torch.float32):
+        wanted = torch.promote_types(a.dtype, torch.float32)
+        if head is None or head.weight.device != a.device or head.weight.dtype != wanted:
             head = self._head = head_for(self._state, a)
         return head
 
@@ -341,8 +340,8 @@ class FunctionSamples:
     def __call__(self, x: Any) -> Tensor:
         """All draws at the inputs x."""  # (s, n, c)
         a, f = self._estimator._forward(x, self._fitted)
-        head = head_for(self._fitted, a)
-        return f.to(head.V.dtype) + function_offsets(head.features(a), head.V, self._eps.to(head.V))
+        Z = head_for(self._fitted, a).whitened(a)
+        return f.to(Z.dtype) + function_offsets(Z, self._eps.to(Z))
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, device: str | torch.device = "cpu") -> RichBLL:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from richbll.core.moments import Moments
 from richbll.core.posterior import (
@@ -16,6 +17,8 @@ from richbll.core.posterior import (
 from richbll.core.projection import Projection
 from richbll.core.transform import transform
 from richbll.network.last_layer import LastLayer
+
+_MOST_ELEMENTS = 2**24  # of Z at a time: 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -81,22 +84,36 @@ def posterior_for(projection: Projection, moments: Moments, ridge: float) -> Spe
 
 
 class UncertaintyHead(nn.Module):
-    """From the last layer's input to the epistemic variance: one matrix product and a row sum per output."""
+    """From the last layer's input a to Z = φ^r V and the epistemic variance, in one matrix product.
 
-    V: Tensor
+    φ^r = (α a, β), so Z is linear in a: the factors and the bias are folded into a weight and a bias of its own.
+    """
+
+    weight: Tensor  # (c·r, d)  α Vᵀ, the rows of V that belong to a
+    bias: Tensor  # (c·r,)    β times the row of V that belongs to the last layer's bias, or 0
 
     def __init__(self, fitted: Fitted, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self._last_layer = fitted.last_layer
-        self.register_buffer("V", fitted.covariance_root().to(device=device, dtype=dtype))
+        layer, V = fitted.last_layer, fitted.covariance_root()
+        d = layer.num_inputs
+        weight = layer.weight_factor * V[:, :d].mT
+        bias = layer.bias_factor * V[:, d] if layer.has_bias else torch.zeros_like(V[:, 0])
+        self.register_buffer("weight", weight.flatten(0, 1).to(device=device, dtype=dtype))
+        self.register_buffer("bias", bias.flatten().to(device=device, dtype=dtype))
+        self._shape = (layer.num_outputs, layer.num_features)
 
-    def features(self, a: Tensor) -> Tensor:
-        """φ^r in the precision of the head, float32 at least."""  # (n, r)
-        return self._last_layer.features(a.to(self.V.dtype))
+    def whitened(self, a: Tensor) -> Tensor:
+        """Z = φ^r V, in float32 at least."""  # (n, c, r)
+        return linear(a.to(self.weight.dtype), self.weight, self.bias).view(-1, *self._shape)
 
     def forward(self, a: Tensor) -> Tensor:
         """Epistemic variance."""  # (n, c)
-        return variance(self.features(a), self.V)
+        return variance(self.whitened(a))
+
+    def in_parts(self, a: Tensor) -> Tensor:
+        """The same for any number of rows: Z is never larger than a fixed number of elements."""
+        rows = max(1, _MOST_ELEMENTS // len(self.bias))
+        return self(a) if len(a) <= rows else torch.cat([self(part) for part in torch.split(a, rows)])
 
 
 def head_for(fitted: Fitted, a: Tensor) -> UncertaintyHead:

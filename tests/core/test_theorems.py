@@ -57,6 +57,10 @@ def root(projection: Projection, sigma2: float, tau2: float, ridge: float, weigh
     )
 
 
+def Z(x: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("nr,crs->ncs", x, V)
+
+
 def close(got: torch.Tensor, want: np.ndarray, prior: float) -> None:
     """Equal to rounding of the dense route, which subtracts two matrices of the prior's size."""
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-7, atol=1e-10 * prior + 1e-300)
@@ -67,7 +71,7 @@ def test_kernel_form_woodbury_form_and_cholesky_form_agree(case) -> None:
     """Theorems 3.1 and 3.2."""
     phi_r, phi_m, test_r, _, sigma2, tau2, ridge = case
     S_kernel = dense.rich_covariance(phi_r, phi_m, test_r, sigma2, tau2, ridge)
-    S = covariance(torch.from_numpy(test_r), root(project(phi_r, phi_m), sigma2, tau2, ridge))[0]
+    S = covariance(Z(torch.from_numpy(test_r), root(project(phi_r, phi_m), sigma2, tau2, ridge)))[0]
 
     A = dense.projection(phi_r, phi_m, ridge)
     BtB = np.eye(phi_r.shape[1]) + A.T @ A
@@ -101,7 +105,10 @@ def test_rich_is_never_below_plain(case) -> None:
     rich = project(phi_r, phi_m)
     plain = project(phi_r, phi_m[:, :0])
     x = torch.from_numpy(test_r)
-    S_rich, S_plain = covariance(x, root(rich, sigma2, tau2, ridge)), covariance(x, root(plain, sigma2, tau2, ridge))
+    S_rich, S_plain = (
+        covariance(Z(x, root(rich, sigma2, tau2, ridge))),
+        covariance(Z(x, root(plain, sigma2, tau2, ridge))),
+    )
     smallest = torch.linalg.eigvalsh(S_rich - S_plain).min().item()
     assert smallest >= -1e-10 * S_rich.abs().max().item()
 
@@ -109,7 +116,7 @@ def test_rich_is_never_below_plain(case) -> None:
 @given(features())
 def test_without_other_parameters_it_is_the_plain_posterior(case) -> None:
     phi_r, phi_m, test_r, _, sigma2, tau2, ridge = case
-    S = covariance(torch.from_numpy(test_r), root(project(phi_r, phi_m[:, :0]), sigma2, tau2, ridge))[0]
+    S = covariance(Z(torch.from_numpy(test_r), root(project(phi_r, phi_m[:, :0]), sigma2, tau2, ridge)))[0]
     close(S, dense.plain_covariance(phi_r, test_r, sigma2, tau2), tau2 * np.abs(test_r @ test_r.T).max())
 
 
@@ -120,7 +127,7 @@ def test_exact_recovery_at_low_rank(case) -> None:
     A_star = np.random.default_rng(0).normal(size=(phi_r.shape[1], phi_m.shape[1]))
     if np.linalg.matrix_rank(phi_r, tol=1e-6 * np.abs(phi_r).max()) < phi_r.shape[1]:
         return  # the lemma needs full column rank
-    S = covariance(torch.from_numpy(test_r), root(project(phi_r, phi_r @ A_star), sigma2, 1.0, 0.0))[0]
+    S = covariance(Z(torch.from_numpy(test_r), root(project(phi_r, phi_r @ A_star), sigma2, 1.0, 0.0)))[0]
     want = dense.ntk_covariance(phi_r, phi_r @ A_star, test_r, test_r @ A_star, sigma2)
     close(S, want, np.abs(test_r @ test_r.T).max() + np.abs(test_r @ A_star @ A_star.T @ test_r.T).max())
 
@@ -140,7 +147,7 @@ def test_residual_is_attained(case) -> None:
 def test_posterior_stability(case) -> None:
     """‖S^ntk − S^B‖ is bounded by the residuals of training and test features (appendix)."""
     phi_r, phi_m, test_r, test_m, sigma2, _, _ = case
-    S_B = covariance(torch.from_numpy(test_r), root(project(phi_r, phi_m), sigma2, 1.0, 0.0))[0].numpy()
+    S_B = covariance(Z(torch.from_numpy(test_r), root(project(phi_r, phi_m), sigma2, 1.0, 0.0)))[0].numpy()
     S_ntk = dense.ntk_covariance(phi_r, phi_m, test_r, test_m, sigma2)
     A = dense.projection(phi_r, phi_m, 0.0)
     norm = lambda matrix: np.linalg.norm(matrix, 2)  # noqa: E731
@@ -156,9 +163,9 @@ def test_more_data_of_the_same_kind_never_raises_variance(case, factor) -> None:
     """With L fixed: the variance falls as the weight of the rows grows, and as the noise falls."""
     phi_r, phi_m, test_r, _, sigma2, tau2, ridge = case
     projection, x = project(phi_r, phi_m), torch.from_numpy(test_r)
-    once = variance(x, root(projection, sigma2, tau2, ridge))
-    more = variance(x, root(projection, sigma2, tau2, ridge, weight=1 + factor))
-    quieter = variance(x, root(projection, sigma2 / (1 + factor), tau2, ridge))
+    once = variance(Z(x, root(projection, sigma2, tau2, ridge)))
+    more = variance(Z(x, root(projection, sigma2, tau2, ridge, weight=1 + factor)))
+    quieter = variance(Z(x, root(projection, sigma2 / (1 + factor), tau2, ridge)))
     assert bool((more <= once * (1 + 1e-9)).all())
     torch.testing.assert_close(more, quieter, rtol=1e-7, atol=0)
 
@@ -167,8 +174,8 @@ def test_more_data_of_the_same_kind_never_raises_variance(case, factor) -> None:
 def test_variance_is_the_diagonal_and_never_negative_in_float32(case) -> None:
     phi_r, phi_m, test_r, _, sigma2, tau2, ridge = case
     V, x = root(project(phi_r, phi_m), sigma2, tau2, ridge), torch.from_numpy(test_r)
-    torch.testing.assert_close(variance(x, V)[:, 0], covariance(x, V)[0].diagonal())
-    assert bool((variance(x.float(), V.float()) >= 0).all())
+    torch.testing.assert_close(variance(Z(x, V))[:, 0], covariance(Z(x, V))[0].diagonal())
+    assert bool((variance(Z(x.float(), V.float())) >= 0).all())
 
 
 @given(features())

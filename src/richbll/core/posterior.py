@@ -4,7 +4,8 @@ With R a root of the Gram matrix (RᵀR = gram_posterior) and R L = P diag(√λ
 
     S^B(x, x') = Σ_j (φ^r(x)ᵀw_j) d_j (w_jᵀφ^r(x')),   d_j = τ² / (1 + τ² λ_j / σ²).
 
-The variance is a sum of squares: it cannot be negative, in any precision.
+With V = W diag(√d) and Z = Φ^r V this is S^B = Z Zᵀ: a variance is a sum of squares and cannot be negative, in any
+precision, and a coherent draw of the function is f + Z ε.
 """
 
 from dataclasses import dataclass
@@ -46,21 +47,19 @@ def posterior_root(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -
     return posterior.W * shrinkage(posterior, sigma2, tau2).sqrt().unsqueeze(-2)
 
 
-def variance(phi_r: Tensor, V: Tensor) -> Tensor:
-    """‖φ^r(x)ᵀ V‖² for every row and output."""  # (n, c)
-    return torch.stack([(phi_r @ V_c).square().sum(dim=-1) for V_c in V], dim=-1)
+def variance(Z: Tensor) -> Tensor:
+    """‖z(x)‖² for Z = Φ^r V (n, c, r)."""  # (n, c)
+    return torch.linalg.vector_norm(Z, dim=-1).square()
 
 
-def covariance(phi_r: Tensor, V: Tensor) -> Tensor:
-    """S^B over the rows of phi_r, one matrix per output."""  # (c, n, n)
-    Z = phi_r @ V  # (c, n, r)
-    return Z @ Z.mT
+def covariance(Z: Tensor) -> Tensor:
+    """S^B = Z Zᵀ over the rows, one matrix per output."""  # (c, n, n)
+    return torch.einsum("icr,jcr->cij", Z, Z)
 
 
-def function_offsets(phi_r: Tensor, V: Tensor, eps: Tensor) -> Tensor:
-    """What coherent draws add to the mean: φ^r(x)ᵀ V ε with ε (s, c, r) fixed for a draw."""  # (s, n, c)
-    weights = torch.einsum("cij,scj->sci", V, eps)  # (s, c, r)
-    return torch.einsum("nr,scr->snc", phi_r, weights)
+def function_offsets(Z: Tensor, eps: Tensor) -> Tensor:
+    """What coherent draws add to the mean: z(x)ᵀε with ε (s, c, r) fixed for a draw."""  # (s, n, c)
+    return torch.einsum("ncr,scr->snc", Z, eps)
 
 
 def effective_dimension(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:

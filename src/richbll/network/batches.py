@@ -67,6 +67,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
+        if all(tensor.device == device for tensor in tensors_in((self.args, self.kwargs, self.targets))):
+            return self
         args, kwargs = map_tensors((self.args, self.kwargs), lambda tensor: tensor.to(device))
         targets = None if self.targets is None else self.targets.to(device)
         return replace(self, args=args, kwargs=kwargs, targets=targets)

@@ -1,0 +1,1 @@
+"""The evidence for richbll: baselines, measures and demonstrations, built on its public names alone."""
