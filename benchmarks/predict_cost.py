@@ -4,7 +4,7 @@
 
 Limits that are held: 1.10 × on a CNN, and 1.15 · (1 + r²/F) in general, with F the multiply-adds of a forward pass per
 example. One thread; the two are timed in turn and the median of the paired ratios is taken. A call also costs about a
-tenth of a millisecond of Python whatever its size: a tiny network on a small batch is listed, without limit, to show it.
+tenth of a millisecond of Python whatever its size: a tiny network on a small batch, without limit, shows it.
 """
 
 import argparse

@@ -1,0 +1,84 @@
+"""Write the numbers of README.md from records: `make readme` after `make demo` and `make bench`.
+
+Text between `<!-- record NAME -->` and `<!-- end NAME -->` belongs to this script. With --check nothing is written, and
+the exit code says whether README.md is what the records say.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "benchmarks" / "records"
+
+
+def demo_curve(record: dict[str, Any]) -> str:
+    lines = ["| | inside the data | in the gap | outside | true curve within ±2 std |", "|---|---|---|---|---|"]
+    for name, row in record["curve"].items():
+        lines.append(
+            f"| {name} | {row['inside']:.3f} | {row['gap']:.3f} | {row['outside']:.3f} | {100 * row['covered']:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def demo_table(record: dict[str, Any]) -> str:
+    lines = ["| | NLL | CRPS | 90 % coverage | fit | predict |", "|---|---|---|---|---|---|"]
+    for name, row in record["table"].items():
+        lines.append(
+            f"| {name} | {row['nll']:.3f} ± {row['nll_error']:.3f} | {row['crps']:.2f} ± {row['crps_error']:.2f} "
+            f"| {100 * row['coverage']:.1f} ± {100 * row['coverage_error']:.1f} % "
+            f"| {row['fit_ms']:.1f} ms | {row['predict_ms']:.2f} ms |"
+        )
+    return "\n".join(lines)
+
+
+def predict_cost(record: dict[str, Any]) -> str:
+    lines = ["| network | r | forward pass | predict ÷ forward |", "|---|---|---|---|"]
+    for row in record["rows"]:
+        lines.append(f"| {row['network']} | {row['r']} | {row['forward_ms']:.2f} ms | {row['ratio']:.2f} |")
+    return "\n".join(lines)
+
+
+def versions(record: dict[str, Any]) -> str:
+    used = record["versions"]
+    return f"Python {used['python']}, PyTorch {used['torch'].split('+')[0]} (CPU)."
+
+
+SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "demo_curve": ("demo.json", demo_curve),
+    "demo_table": ("demo.json", demo_table),
+    "predict_cost": ("predict_cost.json", predict_cost),
+    "versions": ("demo.json", versions),
+}
+
+
+def rendered(text: str) -> str:
+    """The text with every section written from its record."""
+    for name, (file, render) in SECTIONS.items():
+        before, rest = text.split(f"<!-- record {name} -->\n")
+        _, after = rest.split(f"<!-- end {name} -->")
+        body = render(json.loads((RECORDS / file).read_text()))
+        text = f"{before}<!-- record {name} -->\n{body}\n<!-- end {name} -->{after}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if README.md is not up to date")
+    options = parser.parse_args()
+    readme = ROOT / "README.md"
+    fresh = ROOT / "out" / "demo"
+    if not options.check and (fresh / "demo.json").exists():
+        shutil.copy(fresh / "demo.json", RECORDS / "demo.json")
+        shutil.copy(fresh / "demo.png", ROOT / "docs" / "images" / "demo.png")
+    text = rendered(readme.read_text())
+    if options.check and text != readme.read_text():
+        raise SystemExit("README.md does not say what the records say: run `make readme`.")
+    readme.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
