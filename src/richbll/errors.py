@@ -20,12 +20,13 @@ __all__ = [
 class RichBLLError(Exception):
     """Base of all errors that richbll raises by itself.
 
-    >>> import richbll
-    >>> try:
-    ...     richbll.RichBLL(torch.nn.Linear(2, 1), likelihood="regresion")
-    ... except richbll.errors.RichBLLError as error:
-    ...     print(type(error).__name__)
-    OptionError
+    Examples:
+        >>> import richbll
+        >>> try:
+        ...     richbll.RichBLL(torch.nn.Linear(2, 1), likelihood="regresion")
+        ... except richbll.errors.RichBLLError as error:
+        ...     print(type(error).__name__)
+        OptionError
     """
 
 

@@ -48,12 +48,13 @@ class RichBLL:
         seed: for subsampling.
         progress: True or False for a progress bar; None shows one on a terminal.
 
-    >>> model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
-    >>> x = torch.randn(100, 2)
-    >>> uq = RichBLL(model, noise_variance=0.1).fit((x, x.sum(1)))
-    >>> pred = uq.predict(x[:5])
-    >>> pred.mean.shape, pred.std.shape
-    (torch.Size([5, 1]), torch.Size([5, 1]))
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+        >>> x = torch.randn(100, 2)
+        >>> uq = RichBLL(model, noise_variance=0.1).fit((x, x.sum(1)))
+        >>> pred = uq.predict(x[:5])
+        >>> pred.mean.shape, pred.std.shape
+        (torch.Size([5, 1]), torch.Size([5, 1]))
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class RichBLL:
 
         Nothing is retrained. An error half-way leaves the estimator and the model as they were.
 
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> batches = [(torch.randn(32, 2), torch.randn(32)) for _ in range(3)]
-        >>> RichBLL(model, noise_variance=1.0).fit(batches).num_data
-        96
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> batches = [(torch.randn(32, 2), torch.randn(32)) for _ in range(3)]
+            >>> RichBLL(model, noise_variance=1.0).fit(batches).num_data
+            96
         """
         with untouched(self._model):
             stream = Stream(data, _device_of(self._model), self._progress)
@@ -154,11 +156,12 @@ class RichBLL:
 
         Differentiable with respect to x. The model's own weights never receive a gradient.
 
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> x = torch.randn(64, 2)
-        >>> pred = RichBLL(model, noise_variance=0.5).fit(x).predict(x)
-        >>> bool((pred.std >= 0.5 ** 0.5).all())
-        True
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> x = torch.randn(64, 2)
+            >>> pred = RichBLL(model, noise_variance=0.5).fit(x).predict(x)
+            >>> bool((pred.std >= 0.5 ** 0.5).all())
+            True
         """
         a, f = self._forward(x)
         variance = self._head_for(a).in_parts(a)
@@ -169,10 +172,11 @@ class RichBLL:
     def joint(self, x: Any) -> JointPredictive:
         """Mean and full covariance of the function over the points of x, per output; without noise.
 
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> uq.joint(torch.randn(3, 2)).covariance.shape
-        torch.Size([1, 3, 3])
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> uq.joint(torch.randn(3, 2)).covariance.shape
+            torch.Size([1, 3, 3])
         """
         a, f = self._forward(x)
         S_B = covariance(self._head_for(a).whitened(a))
@@ -184,11 +188,12 @@ class RichBLL:
 
         The same draw may be evaluated at any inputs, in any number of calls.
 
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> functions = uq.sample_functions(4, seed=0)
-        >>> functions(torch.randn(3, 2)).shape
-        torch.Size([4, 3, 1])
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> functions = uq.sample_functions(4, seed=0)
+            >>> functions(torch.randn(3, 2)).shape
+            torch.Size([4, 3, 1])
         """
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
             raise OptionError(f"num_samples={num_samples!r}: must be a positive whole number.")
@@ -200,9 +205,10 @@ class RichBLL:
     def as_module(self) -> UncertainModule:
         """One `nn.Module`, x → (mean, epistemic variance), with a copy of the model inside; compiles and exports.
 
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> module = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2)).as_module()
-        >>> mean, epistemic_variance = module(torch.randn(3, 2))
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> module = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2)).as_module()
+            >>> mean, epistemic_variance = module(torch.randn(3, 2))
         """
         return UncertainModule(self._model, self._state)
 
@@ -231,10 +237,11 @@ class RichBLL:
     def noise_variance(self) -> Tensor:
         """σ² (c,). Assigning a number, or one per output, takes effect at once; the data is not read again.
 
-        >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> uq.noise_variance = 0.25
-        >>> uq.noise_variance
-        tensor([0.2500], dtype=torch.float64)
+        Examples:
+            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> uq.noise_variance = 0.25
+            >>> uq.noise_variance
+            tensor([0.2500], dtype=torch.float64)
         """
         return self._state.noise_variance.clone()
 
@@ -247,10 +254,11 @@ class RichBLL:
     def prior_variance(self) -> Tensor:
         """τ² (c,). Assigning a number, or one per output, takes effect at once; the data is not read again.
 
-        >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> uq.prior_variance = 10
-        >>> uq.prior_variance
-        tensor([10.], dtype=torch.float64)
+        Examples:
+            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> uq.prior_variance = 10
+            >>> uq.prior_variance
+            tensor([10.], dtype=torch.float64)
         """
         return self._state.prior_variance.clone()
 
@@ -263,10 +271,11 @@ class RichBLL:
     def ridge(self) -> float:
         """λ in use. Assigning a number costs O(r³); the data is not read again.
 
-        >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> uq.ridge = 1.0
-        >>> uq.ridge
-        1.0
+        Examples:
+            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> uq.ridge = 1.0
+            >>> uq.ridge
+            1.0
         """
         return self._state.ridge
 
@@ -278,8 +287,9 @@ class RichBLL:
     def num_data(self) -> int:
         """N: how many examples the posterior stands for.
 
-        >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).num_data
-        64
+        Examples:
+            >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).num_data
+            64
         """
         return self._state.moments.num_data
 
@@ -287,8 +297,9 @@ class RichBLL:
     def subsample_size(self) -> int:
         """k: how many rows were read for it.
 
-        >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5, subsample=16).fit(torch.randn(64, 2)).subsample_size
-        16
+        Examples:
+            >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5, subsample=16).fit(torch.randn(64, 2)).subsample_size
+            16
         """
         return self._state.moments.num_rows
 
@@ -297,23 +308,25 @@ class RichBLL:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a safetensors file: no pickle, no training data, no model weights.
 
-        >>> import tempfile, os
-        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     uq.save(os.path.join(folder, "uq.safetensors"))
-        ...     again = load(os.path.join(folder, "uq.safetensors"), model)
-        >>> x = torch.randn(3, 2)
-        >>> torch.equal(uq.predict(x).std, again.predict(x).std)
-        True
+        Examples:
+            >>> import tempfile, os
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     uq.save(os.path.join(folder, "uq.safetensors"))
+            ...     again = load(os.path.join(folder, "uq.safetensors"), model)
+            >>> x = torch.randn(3, 2)
+            >>> torch.equal(uq.predict(x).std, again.predict(x).std)
+            True
         """
         artifact.write(path, self._state, self._model, {"likelihood": self._likelihood, "enrich": self._enrich})
 
     def to(self, device: str | torch.device) -> "RichBLL":
         """Move the posterior to a device. The model is yours: move it with `model.to(device)`.
 
-        >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).to("cpu").num_data
-        64
+        Examples:
+            >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).to("cpu").num_data
+            64
         """
         moved = {name: tensor.to(device) for name, tensor in self._state.tensors().items()}
         self._become(self._state.with_tensors(moved))
@@ -350,9 +363,10 @@ def load(path: str | os.PathLike[str], model: nn.Module, device: str | torch.dev
     A file that is truncated, of another format or of another architecture raises an `ArtifactError` that says what
     differs.
 
-    >>> load("nowhere.safetensors", nn.Linear(2, 1))
-    Traceback (most recent call last):
-    richbll.errors.ArtifactError: nowhere.safetensors: no such file.
+    Examples:
+        >>> load("nowhere.safetensors", nn.Linear(2, 1))
+        Traceback (most recent call last):
+        richbll.errors.ArtifactError: nowhere.safetensors: no such file.
     """
     model = uncompiled(model)
     fitted, options = artifact.read(path, model, device)

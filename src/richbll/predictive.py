@@ -15,12 +15,13 @@ class RegressionPredictive:
     `std` and `interval` are about new observations and include the noise; `epistemic_variance` is about the function
     alone: what more data would teach.
 
-    >>> pred = RegressionPredictive(torch.zeros(2, 1), torch.ones(2, 1), torch.tensor([3.0]))
-    >>> pred.std.flatten()
-    tensor([2., 2.])
-    >>> lower, upper = pred.interval(0.9)
-    >>> upper.flatten()
-    tensor([3.2897, 3.2897])
+    Examples:
+        >>> pred = RegressionPredictive(torch.zeros(2, 1), torch.ones(2, 1), torch.tensor([3.0]))
+        >>> pred.std.flatten()
+        tensor([2., 2.])
+        >>> lower, upper = pred.interval(0.9)
+        >>> upper.flatten()
+        tensor([3.2897, 3.2897])
     """
 
     mean: Tensor  # (n, c)
@@ -57,9 +58,10 @@ class RegressionPredictive:
 class JointPredictive:
     """Mean and full covariance of the function over several inputs; noise is not included.
 
-    >>> joint = JointPredictive(torch.zeros(2, 1), torch.eye(2)[None])
-    >>> joint.covariance.shape
-    torch.Size([1, 2, 2])
+    Examples:
+        >>> joint = JointPredictive(torch.zeros(2, 1), torch.eye(2)[None])
+        >>> joint.covariance.shape
+        torch.Size([1, 2, 2])
     """
 
     mean: Tensor  # (n, c)
