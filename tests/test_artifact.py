@@ -120,12 +120,12 @@ def test_another_format_version(case, path) -> None:
         load(path, case.model)
 
 
-@pytest.mark.parametrize("name", ["W", "H", "noise_variance", "Q", "constant"])
+@pytest.mark.parametrize("name", ["W", "H.0", "noise_variance", "Q.0", "constant", "root"])
 def test_a_missing_or_wrong_tensor_is_named(case, uq, path, name: str) -> None:
     rewrite(path, drop=(name,))
     with pytest.raises(ArtifactError, match=f"missing or malformed.*{name}"):
         load(path, case.model)
-    for bad in (torch.zeros(2, 2, 2), torch.full_like(uq._fitted.tensors()[name], float("nan"))):
+    for bad in (torch.zeros(2, 2, 2), torch.full(uq._fitted.tensors()[name].shape, float("nan"), dtype=torch.float64)):
         uq.save(path)
         rewrite(path, lambda tensors, _, bad=bad: tensors.update({name: bad}))
         with pytest.raises(ArtifactError, match=f"'{name}' (has shape|holds NaN)"):

@@ -102,3 +102,42 @@ def test_15_compiled_models_work(way: str) -> None:
     got = RichBLL(model, noise_variance=0.3).fit(case.train).predict(case.test)
     torch.testing.assert_close(got.epistemic_variance, want.epistemic_variance, rtol=1e-5, atol=0)
     torch.testing.assert_close(got.mean, want.mean)
+
+
+@pytest.mark.parametrize("c", [1e-6, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("name", ["mlp", "dead_relus", "layernorm_head"])
+def test_4_rescaled_outputs_give_rescaled_variances(name: str, c: float) -> None:
+    class Scaled(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return c * self.model(x)
+
+    case = make(name, 2, torch.float64)
+    ridge = 0.1
+    plain = RichBLL(case.model, noise_variance=0.3, ridge=ridge).fit(case.train).predict(case.test)
+    scaled = RichBLL(Scaled(case.model), noise_variance=0.3 * c**2, ridge=ridge * c**2).fit(case.train)
+    pred = scaled.predict(case.test)
+    torch.testing.assert_close(pred.epistemic_variance / c**2, plain.epistemic_variance, rtol=1e-9, atol=0)
+    scaled.noise_variance, scaled.prior_variance = 0.3, 1 / c**2
+    torch.testing.assert_close(
+        scaled.predict(case.test).epistemic_variance, plain.epistemic_variance, rtol=1e-9, atol=0
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*edge", "ignore:.*prior_variance")
+def test_13_tuning_does_not_depend_on_order_and_does_depend_on_the_variance() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+    x, val = torch.randn(40, 3).double(), torch.randn(300, 3).double()
+    y = model(val).detach() + 0.3 * torch.sin(4 * val[:, :1]) + 0.1 * torch.randn(300, 1).double()
+    uq = RichBLL(model, noise_variance=1.0, ridge=0.1).fit(x)
+    first = uq.tune((val, y)).noise_variance, uq.prior_variance
+    order = torch.randperm(300)
+    again = uq.tune(list(zip(val[order].split(11), y[order].split(11), strict=True))).noise_variance, uq.prior_variance
+    torch.testing.assert_close(first, again, rtol=2e-3, atol=0)
+    # the same errors at points of other variance give other scales: the objective knows the variance
+    elsewhere = uq.tune((5 * val, model(5 * val).detach() + (y - model(val).detach())))
+    assert not torch.allclose(elsewhere.prior_variance, first[1], rtol=0.05)

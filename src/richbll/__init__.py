@@ -2,11 +2,16 @@
 
 from richbll import errors
 from richbll._version import __version__
-from richbll.estimator import FunctionSamples, RichBLL, load
+from richbll.diagnostics.diagnosis import Diagnosis
+from richbll.estimator import RichBLL
 from richbll.export import UncertainModule
-from richbll.predictive import JointPredictive, RegressionPredictive
+from richbll.functions import FunctionSamples
+from richbll.loading import load
+from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 
 __all__ = [
+    "ClassPredictive",
+    "Diagnosis",
     "FunctionSamples",
     "JointPredictive",
     "RegressionPredictive",

@@ -19,6 +19,7 @@ from richbll.core.posterior import SpectralPosterior
 from richbll.core.projection import Projection, Spectrum
 from richbll.errors import ArtifactError, RichBLLWarning
 from richbll.fitted import Fitted
+from richbll.likelihoods.conformal import Calibration
 from richbll.network.last_layer import LastLayer
 
 FORMAT = 1
@@ -41,7 +42,13 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, options: dict[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    fitted: Fitted,
+    model: nn.Module,
+    options: dict[str, Any],
+    calibration: Calibration | None = None,
+) -> None:
     """Write to a temporary file beside `path`, then rename: an interrupted save leaves the old file whole."""
     path = Path(path)
     if not path.parent.is_dir():
@@ -62,13 +69,17 @@ def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, option
         "parameter_names": list(fitted.parameter_names),
         "num_rows": fitted.moments.num_rows,
         "num_data": fitted.moments.num_data,
-        "rank": fitted.projection.spectrum.rank,
-        "num_alive": fitted.projection.spectrum.num_alive,
+        "num_added": fitted.num_added,
+        "ranks": [projection.spectrum.rank for projection in fitted.projections],
+        "num_alive": [projection.spectrum.num_alive for projection in fitted.projections],
+        "calibration": None if calibration is None else calibration.kind,
         "ridge": fitted.ridge,
         "architecture": architecture(model),
         "weights": weights_digest(model),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fitted.tensors().items()}
+    if calibration is not None:
+        tensors["calibration"] = calibration.sorted_scores.detach().cpu().contiguous()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     try:
@@ -79,11 +90,13 @@ def write(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module, option
         raise
 
 
-def read(path: str | os.PathLike[str], model: nn.Module, device: str | torch.device) -> tuple[Fitted, dict[str, Any]]:
-    """The fitted value and the estimator's options, checked against the model."""
+def read(
+    path: str | os.PathLike[str], model: nn.Module, device: str | torch.device
+) -> tuple[Fitted, dict[str, Any], Calibration | None]:
+    """The fitted value, the estimator's options and its calibration, checked against the model."""
     header, tensors = _contents(Path(path), torch.device(device))
     try:
-        fitted, options = _rebuilt(header, tensors)
+        fitted, options, calibration = _rebuilt(header, tensors)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{path}: the header or a tensor is missing or malformed ({error!r}).") from error
     _check_shapes(path, fitted)
@@ -95,7 +108,7 @@ def read(path: str | os.PathLike[str], model: nn.Module, device: str | torch.dev
             RichBLLWarning,
             stacklevel=3,
         )
-    return fitted, options
+    return fitted, options, calibration
 
 
 def _contents(path: Path, device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -115,7 +128,7 @@ def _contents(path: Path, device: torch.device) -> tuple[dict[str, Any], dict[st
         raise ArtifactError(f"{path} cannot be read: truncated, or not a safetensors file ({error}).") from error
 
 
-def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted, dict[str, Any]]:
+def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted, dict[str, Any], Calibration | None]:
     layer = header["last_layer"]
     last_layer = LastLayer(
         name=str(layer["name"]),
@@ -126,42 +139,57 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         bias_factor=float(layer["bias_factor"]),
         constant=tensors["constant"],
     )
-    spectrum = Spectrum(tensors["Q"], tensors["s"], int(header["rank"]), int(header["num_alive"]))
     moments = Moments(
-        int(header["num_rows"]),
-        int(header["num_data"]),
-        tensors["gram_projection"],
-        tensors.get("residual_sq"),
+        num_rows=int(header["num_rows"]),
+        num_data=int(header["num_data"]),
+        gram_projection=tensors["gram_projection"],
+        residual_sq=tensors.get("residual_sq"),
     )
+    projections = tuple(
+        Projection(
+            Spectrum(tensors[f"Q.{number}"], tensors[f"s.{number}"], int(rank), int(alive)),
+            tensors[f"H.{number}"],
+            tensors[f"trace_m.{number}"],
+        )
+        for number, (rank, alive) in enumerate(zip(header["ranks"], header["num_alive"], strict=True))
+    )
+    kind = header["calibration"]
     fitted = Fitted(
         last_layer=last_layer,
         parameter_names=tuple(map(str, header["parameter_names"])),
         moments=moments,
-        projection=Projection(spectrum, tensors["H"], tensors["trace_m"]),
+        projections=projections,
         ridge=float(header["ridge"]),
+        root=tensors["root"],
         posterior=SpectralPosterior(tensors["W"], tensors["eigenvalues"]),
         noise_variance=tensors["noise_variance"],
         prior_variance=tensors["prior_variance"],
+        pull=tensors.get("pull"),
+        num_added=int(header["num_added"]),
     )
-    return fitted, dict(header["options"])
+    calibration = None if kind is None else Calibration(str(kind), tensors["calibration"])
+    return fitted, dict(header["options"]), calibration
 
 
 def _check_shapes(path: str | os.PathLike[str], fitted: Fitted) -> None:
-    r, c = fitted.last_layer.num_features, fitted.last_layer.num_outputs
-    rank = fitted.projection.spectrum.rank
+    r, c, g = fitted.last_layer.num_features, fitted.last_layer.num_outputs, len(fitted.noise_variance)
     expected: dict[str, tuple[int, ...]] = {
         "gram_projection": (r, r),
-        "Q": (r, r),
-        "s": (r,),
-        "H": (c, rank, rank),
-        "trace_m": (c,),
-        "W": (c, r, r),
-        "eigenvalues": (c, r),
-        "noise_variance": (c,),
-        "prior_variance": (c,),
+        "root": (len(fitted.root), r, r),
+        "W": (g, r, r),
+        "eigenvalues": (g, r),
+        "noise_variance": (g,),
+        "prior_variance": (g,),
         "constant": (c,),
         "residual_sq": (c,),
+        "pull": (g, r),
     }
+    if g not in (1, c) or len(fitted.root) not in (1, g):
+        raise ArtifactError(f"{path}: {g} posteriors and {len(fitted.root)} data terms for {c} outputs.")
+    for number, projection in enumerate(fitted.projections):
+        rank, transforms = projection.spectrum.rank, len(projection.trace_m)
+        expected |= {f"Q.{number}": (r, r), f"s.{number}": (r,), f"trace_m.{number}": (transforms,)}
+        expected[f"H.{number}"] = (transforms, rank, rank)
     for name, tensor in fitted.tensors().items():
         if tuple(tensor.shape) != expected[name] or tensor.dtype != torch.float64:
             raise ArtifactError(

@@ -1,7 +1,6 @@
 """`RichBLL`, the one object that holds state: a model, its options, and what `fit` left."""
 
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,22 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from richbll import artifact
-from richbll.checks import finite_rows, non_negative, number_of_bytes, one_of, positive_per_output
-from richbll.core.posterior import covariance, function_offsets
-from richbll.core.projection import default_ridge
-from richbll.errors import NotFittedError, OptionError, RichBLLWarning
+from richbll import artifact, calibrating, diagnosing, fitting, updating
+from richbll.checks import finite_rows, non_negative, one_of, positive_per_output
+from richbll.core.posterior import covariance
+from richbll.diagnostics.diagnosis import Diagnosis
+from richbll.errors import NotFittedError, OptionError
 from richbll.export import UncertainModule
-from richbll.fitted import Fitted, UncertaintyHead, head_for, posterior_for
-from richbll.likelihoods.gaussian import noise_from_residuals
-from richbll.network.batches import Stream, inputs_of
-from richbll.network.held_rows import hold_rows
-from richbll.network.network import Network, read_network
-from richbll.network.untouched import evaluating, uncompiled, untouched
-from richbll.predictive import JointPredictive, RegressionPredictive
+from richbll.fitted import Fitted, UncertaintyHead, head_for
+from richbll.functions import FunctionSamples
+from richbll.likelihoods.conformal import Calibration
+from richbll.likelihoods.gaussian import noise_at
+from richbll.network.batches import inputs_of
+from richbll.network.network import forward
+from richbll.network.untouched import evaluating, uncompiled
+from richbll.options import Options, checked_options
+from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 from richbll.rng import child_generator
-from richbll.solvers import choose_solver
-from richbll.solvers.solution import Solution, Solver, Source
+from richbll.solvers.solution import Solver
 
 
 class RichBLL:
@@ -34,15 +34,19 @@ class RichBLL:
 
     Args:
         model: any trained `nn.Module` that ends in a linear layer.
-        likelihood: "regression".
+        likelihood: "regression", "classification" (one class of several), "binary" or "multilabel".
         last_layer: the last layer's name or module; found by running the model, and checked, when None.
         parameters: which of the other weights count, by name. Default: all that require a gradient.
-        subsample: a number of rows or a fraction of the data to use instead of all of it; never below r.
+        subsample: a number of rows, a fraction of the data, or "auto"; for classification, of each class.
         solver: "auto", "exact" (two passes), "cross" (one pass), or a solver of your own.
-        ridge: regularises the projection of the gradients onto the features. None: 0, or a small relative floor
-            when there are fewer than two rows per direction.
+        ridge: regularises the projection of the gradients onto the features. None: 1 for classes; for regression 0, or
+            a small relative floor when there are fewer than two rows per direction. "gcv": by cross-validation.
+        transform: for classification "shared" (default) or "per_class"; otherwise "per_output".
+        class_posterior: for classification "per_class", "shared", or "auto": per class while that fits the memory.
+        curvature: for classes "gaussian" (the paper's) or "ggn" (weights p(1 − p)).
         prior_variance: τ², one number or one per output.
-        noise_variance: σ², one number or one per output. None: estimated from the training residuals.
+        noise_variance: σ², one number, one per output, or a function x → (n, c). None: from the training residuals for
+            regression, 0.1 for classes with Gaussian curvature.
         enrich: False is the plain Bayesian last layer.
         memory_budget: what the fit may use beyond the model, e.g. "2GiB".
         seed: for subsampling.
@@ -64,11 +68,14 @@ class RichBLL:
         *,
         last_layer: str | nn.Module | None = None,
         parameters: Callable[[str], bool] | None = None,
-        subsample: int | float | None = None,
+        subsample: int | float | str | None = None,
         solver: str | Solver = "auto",
-        ridge: float | None = None,
+        ridge: float | str | None = None,
+        transform: str | None = None,
+        class_posterior: str = "auto",
+        curvature: str = "gaussian",
         prior_variance: float | Tensor = 1.0,
-        noise_variance: float | Tensor | None = None,
+        noise_variance: float | Tensor | Callable[..., Any] | None = None,
         enrich: bool = True,
         memory_budget: int | str = "2GiB",
         seed: int = 0,
@@ -77,27 +84,34 @@ class RichBLL:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is a {type(model).__name__}; richbll needs a torch.nn.Module.")
         self._model = uncompiled(model)
-        self._likelihood = one_of("likelihood", likelihood, ["regression"])
-        self._last_layer = last_layer
-        self._parameters = parameters
-        self._subsample = subsample
-        self._solver = solver
-        self._ridge = None if ridge is None else non_negative("ridge", ridge)
-        self._prior_variance = prior_variance
-        self._noise_variance = noise_variance
-        self._enrich = enrich
-        self._memory = number_of_bytes(memory_budget)
-        self._seed = seed
-        self._progress = progress
+        self._options: Options = checked_options(
+            likelihood=likelihood,
+            last_layer=last_layer,
+            parameters=parameters,
+            subsample=subsample,
+            solver=solver,
+            ridge=ridge,
+            transform=transform,
+            class_posterior=class_posterior,
+            curvature=curvature,
+            prior_variance=prior_variance,
+            noise_variance=noise_variance,
+            enrich=enrich,
+            memory_budget=memory_budget,
+            seed=seed,
+            progress=progress,
+        )
         self._fitted: Fitted | None = None
         self._head: UncertaintyHead | None = None
+        self._calibration: Calibration | None = None
 
-    # ------------------------------------------------------------------ fitting
+    # ------------------------------------------------------------------ learning
 
-    def fit(self, data: Any) -> "RichBLL":
+    def fit(self, data: Any, *, val: Any = None) -> "RichBLL":
         """Read the training data: a loader of `(x, y)`, `x` or dict batches, or a pair of tensors.
 
-        Nothing is retrained. An error half-way leaves the estimator and the model as they were.
+        Nothing is retrained. With `val`, `tune(val)` follows. An error half-way leaves the estimator and the model as
+        they were.
 
         Examples:
             >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -105,56 +119,80 @@ class RichBLL:
             >>> RichBLL(model, noise_variance=1.0).fit(batches).num_data
             96
         """
-        with untouched(self._model):
-            stream = Stream(data, _device_of(self._model), self._progress)
-            network = read_network(self._model, stream.peek(), self._last_layer, self._parameters, self._enrich)
-            source: Source = stream
-            if self._subsample is not None:
-                r = network.last_layer.num_features
-                source = hold_rows(stream, self._subsample, r, self._seed, self._memory // 2)
-            solution = choose_solver(self._solver, source)(network, source, self._memory)
-        self._become(self._finished(network, solution))
+        fitted = fitting.fit(self._model, data, self._options, quiet=val is not None)
+        if val is not None:
+            fitted = calibrating.tuned(self._model, val, fitted, self._options, "nll")
+        return self._become(fitted)
+
+    def tune(self, data: Any = None, method: str = "nll") -> "RichBLL":
+        """Choose noise and prior scale: on held-out data by "nll" or "mse", or by "evidence" without any.
+
+        For classes the prior scale alone is chosen, by the log-probability of held-out labels.
+
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+            >>> x, y = torch.randn(200, 2), torch.randn(200)
+            >>> uq = RichBLL(model, noise_variance=0.01).fit((x[:100], y[:100])).tune((x[100:], y[100:]), method="mse")
+            >>> bool(uq.noise_variance > 0.5)
+            True
+        """
+        one_of("method", method, ("nll", "mse", "evidence"))
+        return self._become(calibrating.tuned(self._model, data, self._state, self._options, method))
+
+    def update(self, data: Any, *, refit: bool = False) -> "RichBLL":
+        """Condition on new data, exactly; where it has targets, the mean moves too. `refit` moves the projection too.
+
+        Examples:
+            >>> model, x = nn.Linear(2, 1), torch.randn(64, 2)
+            >>> uq = RichBLL(model, noise_variance=0.5).fit(x)
+            >>> before = uq.predict(x).std
+            >>> bool((uq.update((x, x.sum(1))).predict(x).std < before).all())
+            True
+        """
+        return self._become(updating.update(self._model, data, self._state, self._options, refit))
+
+    def conformalize(self, data: Any, score: str = "lac") -> "RichBLL":
+        """Calibrate on held-out data: `interval` and `prediction_set` then cover at least as often as they say.
+
+        Examples:
+            >>> model, x = nn.Linear(2, 1), torch.randn(200, 2)
+            >>> uq = RichBLL(model, noise_variance=0.5).fit(x[:100]).conformalize((x[100:], torch.randn(100)))
+            >>> lower, upper = uq.predict(x).interval(0.9)
+        """
+        self._calibration = calibrating.calibrated(self._model, data, self._state, self._options, self.predict, score)
         return self
 
-    def _finished(self, network: Network, solution: Solution) -> Fitted:
-        """Ridge, posterior and noise: what follows from a solution without the data."""
-        moments, projection = solution.moments, solution.projection
-        ridge = self._ridge
-        if ridge is None:
-            ridge = default_ridge(projection.spectrum, moments.num_rows) if network.parameter_sizes else 0.0
-            if ridge > 0:
-                warnings.warn(
-                    f"{moments.num_rows} rows for {projection.spectrum.rank} feature directions are too few for plain "
-                    f"least squares; the projection is regularised with ridge={ridge:.3g}. Read more rows if you can.",
-                    RichBLLWarning,
-                    stacklevel=3,
-                )
-        posterior = posterior_for(projection, moments, ridge)
-        c, device = network.last_layer.num_outputs, posterior.W.device
-        tau2 = positive_per_output("prior_variance", self._prior_variance, c).to(device)
-        if self._noise_variance is not None:
-            sigma2 = positive_per_output("noise_variance", self._noise_variance, c).to(device)
-        else:
-            sigma2 = noise_from_residuals(moments, posterior, tau2)
-            warnings.warn(
-                "The noise is estimated from training residuals, which understate it when the network has fitted its "
-                "training data closely. Better: noise_variance=… from the error on data it was not trained on.",
-                RichBLLWarning,
-                stacklevel=3,
-            )
-        names = tuple(network.parameter_sizes)
-        return Fitted(network.last_layer, names, moments, projection, ridge, posterior, sigma2, tau2)
+    def log_marginal_likelihood(self) -> Tensor:
+        """The Laplace evidence of the training data per output, at the noise and prior in use; changes nothing.
 
-    def _become(self, fitted: Fitted) -> None:
-        self._fitted = fitted
-        self._head = None
+        Examples:
+            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit((torch.randn(64, 2), torch.randn(64)))
+            >>> uq.log_marginal_likelihood().shape
+            torch.Size([1])
+        """
+        return calibrating.evidence(self._model, self._state, self._options)
+
+    def diagnose(self, data: Any) -> Diagnosis:
+        """Measure, at up to 2000 points, how well the last layer stands for the network, and what to expect.
+
+        Examples:
+            >>> model, x = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(100, 2)
+            >>> print(RichBLL(model, noise_variance=0.5).fit(x).diagnose(x))
+            Diagnosis at 100 points...
+        """
+        return diagnosing.diagnose(self._model, data, self._state, self._options)
+
+    def _become(self, fitted: Fitted) -> "RichBLL":
+        self._fitted, self._head, self._calibration = fitted, None, None
+        return self
 
     # ------------------------------------------------------------------ asking
 
-    def predict(self, x: Any) -> RegressionPredictive:
+    def predict(self, x: Any, **options: Any) -> Any:
         """Mean and uncertainty at inputs: a tensor, a tuple of tensors, or a mapping by keyword.
 
-        Differentiable with respect to x. The model's own weights never receive a gradient.
+        Returns a `RegressionPredictive`, or for classes a `ClassPredictive`, which takes the options `link`,
+        `num_samples`, `seed` and `score`. Differentiable with respect to x; the weights never receive a gradient.
 
         Examples:
             >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -163,11 +201,19 @@ class RichBLL:
             >>> bool((pred.std >= 0.5 ** 0.5).all())
             True
         """
+        batch = inputs_of(x)
         a, f = self._forward(x)
-        variance = self._head_for(a).in_parts(a)
-        mean = f.to(variance.dtype)
+        mean, variance = self._head_for(a).in_parts(a, f)
         finite_rows("prediction", "x", torch.cat([mean, variance], dim=1))
-        return RegressionPredictive(mean, variance, self._state.noise_variance.to(variance))
+        if not self._options.is_regression:
+            exclusive = self._options.likelihood == "classification"
+            return ClassPredictive(mean, variance, exclusive, calibration=self._calibration, **options)
+        if options:
+            raise OptionError(f"predict takes no options for regression, but got {', '.join(options)}.")
+        noise = self._state.noise_variance.to(variance)
+        if self._options.noise_function is not None:
+            noise = noise * noise_at(self._options.noise_function, batch.to(a.device), f).to(variance)
+        return RegressionPredictive(mean, variance, noise, self._calibration)
 
     def joint(self, x: Any) -> JointPredictive:
         """Mean and full covariance of the function over the points of x, per output; without noise.
@@ -179,9 +225,11 @@ class RichBLL:
             torch.Size([1, 3, 3])
         """
         a, f = self._forward(x)
-        S_B = covariance(self._head_for(a).whitened(a))
-        finite_rows("prediction", "x", torch.cat([f.to(S_B.dtype), S_B.diagonal(dim1=1, dim2=2).mT], dim=1))
-        return JointPredictive(f.to(S_B.dtype), S_B)
+        head = self._head_for(a)
+        Z = head.whitened(a)
+        mean, S_B = head.mean(Z, f), covariance(Z)
+        finite_rows("prediction", "x", torch.cat([mean, S_B.diagonal(dim1=1, dim2=2).mT], dim=1))
+        return JointPredictive(mean, S_B.expand(f.shape[1], -1, -1))
 
     def sample_functions(self, num_samples: int, *, seed: int = 0) -> "FunctionSamples":
         """Coherent draws from the posterior over functions: a callable x → (num_samples, n, c).
@@ -200,7 +248,7 @@ class RichBLL:
         c, r = self._state.posterior.eigenvalues.shape
         generator = child_generator(seed, "functions")
         eps = torch.randn(num_samples, c, r, generator=generator, dtype=torch.float64)
-        return FunctionSamples(self, self._state, eps)
+        return FunctionSamples(self._forward, self._state, eps)
 
     def as_module(self) -> UncertainModule:
         """One `nn.Module`, x → (mean, epistemic variance), with a copy of the model inside; compiles and exports.
@@ -212,10 +260,12 @@ class RichBLL:
         """
         return UncertainModule(self._model, self._state)
 
-    def _forward(self, x: Any, fitted: Fitted | None = None) -> tuple[Tensor, Tensor]:
-        network = Network(self._model, (fitted or self._state).last_layer, {})
+    def _forward(self, x: Any) -> tuple[Tensor, Tensor]:
+        """The last layer's input and the output."""
+        layer = self._state.last_layer
         with evaluating(self._model):
-            return network.forward(inputs_of(x).to(network.device))
+            device = self._model.get_submodule(layer.name).get_parameter("weight").device
+            return forward(self._model, layer, inputs_of(x).to(device))
 
     def _head_for(self, a: Tensor) -> UncertaintyHead:
         """The head in the device and precision of these features, made once."""
@@ -247,7 +297,7 @@ class RichBLL:
 
     @noise_variance.setter
     def noise_variance(self, value: float | Tensor) -> None:
-        given = positive_per_output("noise_variance", value, self._state.last_layer.num_outputs)
+        given = positive_per_output("noise_variance", value, len(self._state.posterior.W))
         self._become(replace(self._state, noise_variance=given.to(self._state.posterior.W.device)))
 
     @property
@@ -264,7 +314,7 @@ class RichBLL:
 
     @prior_variance.setter
     def prior_variance(self, value: float | Tensor) -> None:
-        given = positive_per_output("prior_variance", value, self._state.last_layer.num_outputs)
+        given = positive_per_output("prior_variance", value, len(self._state.posterior.W))
         self._become(replace(self._state, prior_variance=given.to(self._state.posterior.W.device)))
 
     @property
@@ -291,7 +341,7 @@ class RichBLL:
             >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).num_data
             64
         """
-        return self._state.moments.num_data
+        return self._state.moments.num_data + self._state.num_added
 
     @property
     def subsample_size(self) -> int:
@@ -312,6 +362,7 @@ class RichBLL:
             >>> import tempfile, os
             >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
             >>> uq = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2))
+            >>> from richbll import load
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     uq.save(os.path.join(folder, "uq.safetensors"))
             ...     again = load(os.path.join(folder, "uq.safetensors"), model)
@@ -319,7 +370,7 @@ class RichBLL:
             >>> torch.equal(uq.predict(x).std, again.predict(x).std)
             True
         """
-        artifact.write(path, self._state, self._model, {"likelihood": self._likelihood, "enrich": self._enrich})
+        artifact.write(path, self._state, self._model, self._options.saved(), self._calibration)
 
     def to(self, device: str | torch.device) -> "RichBLL":
         """Move the posterior to a device. The model is yours: move it with `model.to(device)`.
@@ -339,51 +390,3 @@ class RichBLL:
         layer, moments = self._fitted.last_layer, self._fitted.moments
         rows = "" if moments.num_rows == moments.num_data else f" from {moments.num_rows} rows"
         return f"RichBLL({name}, last_layer='{layer.name}', r={layer.num_features}, N={moments.num_data}{rows})"
-
-
-class FunctionSamples:
-    """Functions drawn from a posterior, made by `RichBLL.sample_functions`; later changes of the estimator do not
-    move them."""
-
-    def __init__(self, estimator: RichBLL, fitted: Fitted, eps: Tensor) -> None:
-        self._estimator = estimator
-        self._fitted = fitted
-        self._eps = eps  # (s, c, r)
-
-    def __call__(self, x: Any) -> Tensor:
-        """All draws at the inputs x."""  # (s, n, c)
-        a, f = self._estimator._forward(x, self._fitted)
-        Z = head_for(self._fitted, a).whitened(a)
-        return f.to(Z.dtype) + function_offsets(Z, self._eps.to(Z))
-
-
-def load(path: str | os.PathLike[str], model: nn.Module, device: str | torch.device = "cpu") -> RichBLL:
-    """Read a saved posterior for the model that it was fitted to.
-
-    A file that is truncated, of another format or of another architecture raises an `ArtifactError` that says what
-    differs.
-
-    Examples:
-        >>> load("nowhere.safetensors", nn.Linear(2, 1))
-        Traceback (most recent call last):
-        richbll.errors.ArtifactError: nowhere.safetensors: no such file.
-    """
-    model = uncompiled(model)
-    fitted, options = artifact.read(path, model, device)
-    names = set(fitted.parameter_names)
-    estimator = RichBLL(
-        model,
-        options.get("likelihood", "regression"),
-        last_layer=fitted.last_layer.name,
-        parameters=names.__contains__,
-        enrich=bool(options.get("enrich", True)),
-        prior_variance=fitted.prior_variance,
-        noise_variance=fitted.noise_variance,
-    )
-    estimator._become(fitted)
-    return estimator
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    parameter = next(model.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device

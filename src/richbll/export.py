@@ -35,7 +35,8 @@ class UncertainModule(nn.Module):
         kept: Tensor = getattr(layer, _INPUT)
         setattr(layer, _INPUT, None)
         a = kept.reshape(-1, self._last_layer.num_inputs)
-        return read_output(raw, a.shape[0]), self.head(a)
+        mean, variance = self.head(a, read_output(raw, a.shape[0]))
+        return mean, variance
 
     def train(self, mode: bool = True) -> "UncertainModule":
         """Always stays in eval mode: the posterior holds for the network without dropout."""

@@ -16,6 +16,7 @@ from richbll.core.posterior import (
 )
 from richbll.core.projection import Projection
 from richbll.core.transform import transform
+from richbll.linalg import psd_root
 from richbll.network.last_layer import LastLayer
 
 _MOST_ELEMENTS = 2**24  # of Z at a time: 64 MiB in float32
@@ -28,37 +29,59 @@ class Fitted:
     last_layer: LastLayer
     parameter_names: tuple[str, ...]
     moments: Moments
-    projection: Projection
+    projections: tuple[Projection, ...]  # one (its H has one matrix per output), or one per class
     ridge: float
+    root: Tensor  # (g, r, r) R with RᵀR the data term of each posterior
     posterior: SpectralPosterior
-    noise_variance: Tensor  # (c,) σ²
-    prior_variance: Tensor  # (c,) τ²
+    noise_variance: Tensor  # (g,) σ²
+    prior_variance: Tensor  # (g,) τ²
+    pull: Tensor | None = None  # (g, r) b = Σ φ^r (y − f) over data that came after the fit
+    num_added: int = 0  # how many examples came after the fit
+    cross: Tensor | None = None  # (c, m, r) Φ^mᵀΦ^r, kept in memory only, by solvers that can add to it
 
     def with_ridge(self, ridge: float) -> "Fitted":
         """The posterior for another ridge: O(r³), the data is not read again."""
-        return replace(self, ridge=ridge, posterior=posterior_for(self.projection, self.moments, ridge))
+        return replace(self, ridge=ridge, posterior=posterior_for(self.projections, self.root, ridge))
+
+    def transform(self) -> Tensor:
+        """L for the ridge in use."""  # (g or 1, r, r)
+        return stacked_transform(self.projections, self.ridge)
 
     def covariance_root(self) -> Tensor:
-        """V with V Vᵀ the posterior covariance of the last layer's weights, in float64."""  # (c, r, r)
+        """V with V Vᵀ the posterior covariance of the last layer's weights, in float64."""  # (g, r, r)
         return posterior_root(self.posterior, self.noise_variance, self.prior_variance)
+
+    def shift(self) -> Tensor | None:
+        """Vᵀb/σ²: where data that came after the fit has pulled the mean, in the coordinates of Z."""  # (g, r)
+        if self.pull is None:
+            return None
+        return (self.covariance_root().mT @ self.pull.unsqueeze(-1)).squeeze(-1) / self.noise_variance.unsqueeze(-1)
+
+    def mean(self, phi_r: Tensor, f: Tensor) -> Tensor:
+        """f(x) + Z(x) Vᵀb/σ² in float64."""  # (n, c)
+        f, shift = f.to(torch.float64), self.shift()
+        if shift is None:
+            return f
+        return f + torch.einsum("nr,grj,gj->ng", phi_r.to(torch.float64), self.covariance_root(), shift)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, for files and devices."""
         named = {
             "gram_projection": self.moments.gram_projection,
-            "Q": self.projection.spectrum.Q,
-            "s": self.projection.spectrum.s,
-            "H": self.projection.H,
-            "trace_m": self.projection.trace_m,
+            "root": self.root,
             "W": self.posterior.W,
             "eigenvalues": self.posterior.eigenvalues,
             "noise_variance": self.noise_variance,
             "prior_variance": self.prior_variance,
             "constant": self.last_layer.constant,
         }
-        if self.moments.residual_sq is not None:
-            named["residual_sq"] = self.moments.residual_sq
-        return named
+        for number, projection in enumerate(self.projections):
+            named[f"Q.{number}"] = projection.spectrum.Q
+            named[f"s.{number}"] = projection.spectrum.s
+            named[f"H.{number}"] = projection.H
+            named[f"trace_m.{number}"] = projection.trace_m
+        optional = {"residual_sq": self.moments.residual_sq, "pull": self.pull}
+        return named | {name: tensor for name, tensor in optional.items() if tensor is not None}
 
     def with_tensors(self, named: dict[str, Tensor]) -> "Fitted":
         """The same value with other tensors under the names of `tensors`."""
@@ -66,21 +89,43 @@ class Fitted:
             self,
             last_layer=replace(self.last_layer, constant=named["constant"]),
             moments=replace(
-                self.moments, gram_projection=named["gram_projection"], residual_sq=named.get("residual_sq")
+                self.moments,
+                gram_projection=named["gram_projection"],
+                gram_weighted=None,  # what it was needed for is in the root
+                residual_sq=named.get("residual_sq"),
             ),
-            projection=Projection(
-                replace(self.projection.spectrum, Q=named["Q"], s=named["s"]), named["H"], named["trace_m"]
+            projections=tuple(
+                Projection(
+                    replace(projection.spectrum, Q=named[f"Q.{number}"], s=named[f"s.{number}"]),
+                    named[f"H.{number}"],
+                    named[f"trace_m.{number}"],
+                )
+                for number, projection in enumerate(self.projections)
             ),
+            root=named["root"],
             posterior=SpectralPosterior(named["W"], named["eigenvalues"]),
             noise_variance=named["noise_variance"],
             prior_variance=named["prior_variance"],
+            pull=named.get("pull"),
+            cross=None,
         )
 
 
-def posterior_for(projection: Projection, moments: Moments, ridge: float) -> SpectralPosterior:
+def stacked_transform(projections: tuple[Projection, ...], ridge: float) -> Tensor:
+    """L of every projection: one per output, one per class, or one for all."""  # (g or 1, r, r)
+    return torch.cat([transform(projection, ridge) for projection in projections])
+
+
+def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: float) -> SpectralPosterior:
     """Projection → L → spectral posterior."""
-    root = gram_root(projection.spectrum, moments.row_weight)
-    return spectral_posterior(transform(projection, ridge), root)
+    return spectral_posterior(stacked_transform(projections, ridge), root)
+
+
+def data_root(projections: tuple[Projection, ...], moments: Moments) -> Tensor:
+    """R (g, r, r): from the refined spectrum where all weights are 1, else from the weighted Gram matrices."""
+    if moments.gram_weighted is None:
+        return gram_root(projections[0].spectrum, moments.row_weight).unsqueeze(0)
+    return psd_root("the weighted Gram matrix of the features", moments.gram_posterior)
 
 
 class UncertaintyHead(nn.Module):
@@ -89,8 +134,9 @@ class UncertaintyHead(nn.Module):
     φ^r = (α a, β), so Z is linear in a: the factors and the bias are folded into a weight and a bias of its own.
     """
 
-    weight: Tensor  # (c·r, d)  α Vᵀ, the rows of V that belong to a
-    bias: Tensor  # (c·r,)    β times the row of V that belongs to the last layer's bias, or 0
+    weight: Tensor  # (g·r, d)  α Vᵀ, the rows of V that belong to a
+    bias: Tensor  # (g·r,)    β times the row of V that belongs to the last layer's bias, or 0
+    shift: Tensor | None  # (g, r)   Vᵀb/σ²: where data that came later has pulled the mean
 
     def __init__(self, fitted: Fitted, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
@@ -98,22 +144,33 @@ class UncertaintyHead(nn.Module):
         d = layer.num_inputs
         weight = layer.weight_factor * V[:, :d].mT
         bias = layer.bias_factor * V[:, d] if layer.has_bias else torch.zeros_like(V[:, 0])
+        shift = fitted.shift()
         self.register_buffer("weight", weight.flatten(0, 1).to(device=device, dtype=dtype))
         self.register_buffer("bias", bias.flatten().to(device=device, dtype=dtype))
-        self._shape = (layer.num_outputs, layer.num_features)
+        self.register_buffer("shift", None if shift is None else shift.to(device=device, dtype=dtype))
+        self._shape = (len(V), layer.num_features)
 
     def whitened(self, a: Tensor) -> Tensor:
-        """Z = φ^r V, in float32 at least."""  # (n, c, r)
+        """Z = φ^r V, in float32 at least."""  # (n, g, r)
         return linear(a.to(self.weight.dtype), self.weight, self.bias).view(-1, *self._shape)
 
-    def forward(self, a: Tensor) -> Tensor:
-        """Epistemic variance."""  # (n, c)
-        return variance(self.whitened(a))
+    def mean(self, Z: Tensor, f: Tensor) -> Tensor:
+        """f, moved by the data that came after the fit: f + Z Vᵀb/σ²."""  # (n, c)
+        f = f.to(Z.dtype)
+        return f if self.shift is None else f + (Z * self.shift).sum(dim=-1)
 
-    def in_parts(self, a: Tensor) -> Tensor:
+    def forward(self, a: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and epistemic variance."""  # (n, c), (n, c)
+        Z = self.whitened(a)
+        return self.mean(Z, f), variance(Z).expand(f.shape)
+
+    def in_parts(self, a: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """The same for any number of rows: Z is never larger than a fixed number of elements."""
         rows = max(1, _MOST_ELEMENTS // len(self.bias))
-        return self(a) if len(a) <= rows else torch.cat([self(part) for part in torch.split(a, rows)])
+        if len(a) <= rows:
+            return self(a, f)
+        parts = [self(*part) for part in zip(torch.split(a, rows), torch.split(f, rows), strict=True)]
+        return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
 
 
 def head_for(fitted: Fitted, a: Tensor) -> UncertaintyHead:

@@ -1,11 +1,19 @@
 """What `predict` and `joint` return: values, never tuples."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from richbll.errors import ShapeError
+from richbll.checks import one_of
+from richbll.errors import NotFittedError, OptionError, ShapeError
+from richbll.likelihoods import bernoulli, categorical
+from richbll.likelihoods.conformal import Calibration, interval_half_width, prediction_set
 from richbll.likelihoods.gaussian import central_interval, log_density
+
+LINKS = ("mc", "probit", "bridge")
+SCORES = ("entropy", "mutual_information", "variance", "max_prob", "energy")
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class RegressionPredictive:
     mean: Tensor  # (n, c)
     epistemic_variance: Tensor  # (n, c)
     noise_variance: Tensor  # broadcasts to (n, c)
+    calibration: Calibration | None = None  # from `conformalize`
 
     @property
     def variance(self) -> Tensor:
@@ -44,14 +53,120 @@ class RegressionPredictive:
         return self.epistemic_variance.sum(dim=-1)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the central interval for a new observation, each (n, c)."""
-        return central_interval(self.mean, self.variance, level)
+        """Lower and upper end of the central interval for a new observation, each (n, c).
+
+        After `conformalize` it holds a new observation with at least that probability, whatever the noise really is.
+        """
+        if self.calibration is None:
+            return central_interval(self.mean, self.variance, level)
+        half = interval_half_width(self.calibration, self.std, level)
+        return self.mean - half, self.mean + half
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-density of targets, summed over outputs."""  # (n,)
         if y.numel() != self.mean.numel() or len(y) != len(self.mean):
             raise ShapeError(f"Targets have shape {tuple(y.shape)}, predictions {tuple(self.mean.shape)}.")
         return log_density(y.reshape(self.mean.shape), self.mean, self.variance)
+
+
+@dataclass(frozen=True)
+class ClassPredictive:
+    """Probabilities and uncertainty of a classifier: several classes, yes or no, or several labels at once.
+
+    Logits are Gaussian and independent; `link` says how that becomes probabilities: "mc" draws `num_samples` of them,
+    "probit" and "bridge" are closed forms.
+
+    Examples:
+        >>> pred = ClassPredictive(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
+        >>> pred.probs
+        tensor([[0.8808, 0.1192]])
+        >>> unsure = ClassPredictive(torch.tensor([[2.0, 0.0]]), torch.tensor([[9.0, 9.0]]))
+        >>> bool(unsure.entropy > pred.entropy)
+        True
+    """
+
+    logits: Tensor  # (n, C)
+    logit_variance: Tensor  # (n, C)
+    exclusive: bool = True  # one class of several; False: each output is a yes or no of its own
+    link: str = "mc"
+    num_samples: int = 50
+    seed: int = 0
+    score: str = "entropy"
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        one_of("link", self.link, LINKS)
+        one_of("score", self.score, SCORES)
+        if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int) or self.num_samples < 1:
+            raise OptionError(f"num_samples={self.num_samples!r}: must be a positive whole number.")
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Class probabilities, (n, C); for yes or no the probability of yes."""
+        if self.link == "mc":
+            return self._samples.mean(dim=0)
+        if self.exclusive:
+            link = categorical.probit_softmax if self.link == "probit" else categorical.bridge_softmax
+        else:
+            link = bernoulli.probit_sigmoid if self.link == "probit" else bernoulli.bridge_sigmoid
+        return link(self.logits, self.logit_variance)
+
+    @property
+    def _samples(self) -> Tensor:
+        draw = categorical.sampled_softmax if self.exclusive else bernoulli.sampled_sigmoid
+        return draw(self.logits, self.logit_variance, self.num_samples, self.seed)  # (s, n, C)
+
+    @property
+    def predicted(self) -> Tensor:
+        """The most probable class, (n,); for yes or no 0 or 1, (n, c)."""
+        return self.probs.argmax(dim=1) if self.exclusive else (self.probs > 0.5).long()
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the probabilities in nats, (n,): all uncertainty, whatever its source."""
+        return self._entropy(self.probs)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Entropy minus the mean entropy of draws, (n,): what knowing the function would resolve."""
+        samples = self._samples
+        return (self._entropy(samples.mean(dim=0)) - self._entropy(samples).mean(dim=0)).clamp_min(0)
+
+    @property
+    def ood_score(self) -> Tensor:
+        """How unlike the training data an input looks, (n,), by the chosen score; larger is stranger."""
+        if self.score == "variance":  # the paper's
+            return self.variance_of(self.predicted) if self.exclusive else self.logit_variance.sum(dim=1)
+        if self.score == "max_prob":
+            p = self.probs
+            return 1 - (p.amax(dim=1) if self.exclusive else torch.maximum(p, 1 - p).mean(dim=1))
+        if self.score == "energy":
+            return -torch.logsumexp(self.logits, dim=1)
+        return self.mutual_information if self.score == "mutual_information" else self.entropy
+
+    def variance_of(self, classes: Tensor) -> Tensor:
+        """The logit variance of one class per example, for instance the true one, (n,)."""
+        return self.logit_variance.gather(1, classes.reshape(-1, 1)).squeeze(1)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log-probability of labels, (n,): class numbers, or 0 and 1 for each output, summed."""
+        tiny = torch.finfo(self.probs.dtype).tiny
+        if not self.exclusive:
+            y = y.reshape(self.probs.shape).to(self.probs.dtype)
+            p = torch.where(y > 0.5, self.probs, 1 - self.probs)
+            return p.clamp_min(tiny).log().sum(dim=1)
+        if y.numel() != len(self.probs):
+            raise ShapeError(f"Labels have shape {tuple(y.shape)} for {len(self.probs)} predictions.")
+        return self.probs.gather(1, y.reshape(-1, 1)).squeeze(1).clamp_min(tiny).log()
+
+    def prediction_set(self, level: float = 0.9) -> Tensor:
+        """Which classes to expect, (n, C) of True and False: the true one is among them with that probability."""
+        if self.calibration is None:
+            raise NotFittedError("Prediction sets need held-out labels: call conformalize(loader) first.")
+        return prediction_set(self.calibration, self.probs, level)
+
+    def _entropy(self, p: Tensor) -> Tensor:
+        return categorical.entropy(p) if self.exclusive else bernoulli.binary_entropy(p).sum(dim=-1)
 
 
 @dataclass(frozen=True)

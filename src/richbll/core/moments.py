@@ -12,13 +12,15 @@ from richbll.errors import ShapeError
 class Moments:
     """Second moments of the rows that were read, float64.
 
-    `num_rows` rows stand for `num_data` examples (N/k scaling, section 3.3 of the paper).
+    `num_rows` rows stand for `num_data` examples (N/k scaling, section 3.3 of the paper). Where examples have weights
+    of their own, in one or several posteriors, `gram_weighted` holds them.
     """
 
     num_rows: int
     num_data: int
     gram_projection: Tensor  # (r, r)  Σ φ^r φ^rᵀ, unscaled
-    residual_sq: Tensor | None  # (c,)   Σ (y − f)² per output; None when a batch had no targets
+    gram_weighted: Tensor | None = None  # (g, r, r)  Σ weight φ^r φ^rᵀ; None when every weight is 1
+    residual_sq: Tensor | None = None  # (c,)   Σ (y − f)² per output; None when a batch had no targets
 
     @property
     def row_weight(self) -> float:
@@ -27,8 +29,9 @@ class Moments:
 
     @property
     def gram_posterior(self) -> Tensor:
-        """Σ (N/k) φ^r φ^rᵀ, the data term of the posterior."""
-        return self.row_weight * self.gram_projection
+        """The data term of each posterior, scaled by N/k."""  # (g, r, r)
+        gram = self.gram_projection.unsqueeze(0) if self.gram_weighted is None else self.gram_weighted
+        return self.row_weight * gram
 
     def __add__(self, other: "Moments") -> "Moments":
         if self.gram_projection.shape != other.gram_projection.shape:
@@ -36,22 +39,36 @@ class Moments:
                 f"Moments of {self.gram_projection.shape[0]} and {other.gram_projection.shape[0]} features "
                 "cannot be added: they come from different last layers."
             )
-        has_residuals = self.residual_sq is not None and other.residual_sq is not None
         return Moments(
             num_rows=self.num_rows + other.num_rows,
             num_data=self.num_data + other.num_data,
             gram_projection=self.gram_projection + other.gram_projection,
-            residual_sq=self.residual_sq + other.residual_sq if has_residuals else None,  # type: ignore[operator]
+            gram_weighted=_sum_where_both(self.gram_weighted, other.gram_weighted),
+            residual_sq=_sum_where_both(self.residual_sq, other.residual_sq),
         )
 
 
-def batch_moments(phi_r: Tensor, f: Tensor, y: Tensor | None) -> Moments:
-    """Moments of one batch: φ^r (n, r), outputs f (n, c), targets y (n, c) or None."""
+def _sum_where_both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return None if a is None or b is None else a + b
+
+
+def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tensor | None = None) -> Moments:
+    """Moments of one batch: φ^r (n, r), weights (n, g) in g posteriors, residuals (n, c)."""
     phi = phi_r.to(torch.float64)
-    residual = None if y is None else (y.to(torch.float64) - f.to(torch.float64)).square().sum(dim=0)
+    gram_weighted = None
+    if weights is not None:
+        gram_weighted = torch.stack([_weighted_gram(phi, weight) for weight in weights.to(torch.float64).unbind(1)])
     return Moments(
         num_rows=len(phi),
         num_data=len(phi),
         gram_projection=phi.mT @ phi,  # (r, r)
-        residual_sq=residual,
+        gram_weighted=gram_weighted,
+        residual_sq=None if residuals is None else residuals.to(torch.float64).square().sum(dim=0),
     )
+
+
+def _weighted_gram(phi: Tensor, weight: Tensor) -> Tensor:
+    """Σ weight φφᵀ over the rows whose weight is not 0."""  # (r, r)
+    used = weight != 0
+    part = phi[used]
+    return part.mT @ (weight[used].unsqueeze(1) * part)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from richbll.errors import OptionError
 from richbll.linalg import eigh, psd_root, svd
 
 # Singular values of Φ^r below this fraction of the largest are dropped from the projection.
@@ -74,6 +75,35 @@ def default_ridge(spectrum: Spectrum, num_rows: int) -> float:
     if spectrum.rank == 0 or num_rows >= 2 * spectrum.rank:
         return 0.0
     return _RIDGE_FLOOR * float(spectrum.s[0]) ** 2
+
+
+def gcv_ridge(projection: Projection, num_rows: int) -> float:
+    """λ of least generalised cross-validation score ‖(I − S)Φ^m‖² / (N − tr S)², S = Φ^r(Φ^rᵀΦ^r + λI)⁻¹Φ^rᵀ.
+
+    With h = s²/(s² + λ): ‖(I − S)Φ^m‖² = tr K − Σ H_ii + Σ (1 − h_i)² H_ii and tr S = Σ h_i; all outputs together.
+    """
+    spectrum = projection.spectrum
+    if num_rows <= spectrum.rank:
+        raise OptionError(
+            f'ridge="gcv" needs more rows than feature directions, but there are {num_rows} rows for {spectrum.rank}. '
+            "Read more rows, or give a number."
+        )
+    s2 = spectrum.s[: spectrum.rank].square()
+    if spectrum.rank == 0:
+        return 0.0
+    energy = projection.H.diagonal(dim1=1, dim2=2).sum(dim=0)  # (ρ,) Σ_c H_ii
+    outside = (projection.trace_m.sum() - energy.sum()).clamp_min(0)
+    ridges = s2[0] * torch.logspace(-14, 2, 321, dtype=s2.dtype, device=s2.device)
+    h = s2 / (s2 + ridges.unsqueeze(1))  # (λ, ρ)
+    score = (outside + ((1 - h).square() * energy).sum(dim=1)) / (num_rows - h.sum(dim=1)).square()
+    return float(ridges[score.argmin()])
+
+
+def plain_projection(like: Tensor) -> Projection:
+    """A = 0: what is known of a class without data."""
+    Q = torch.eye(len(like), dtype=like.dtype, device=like.device)
+    spectrum = Spectrum(Q, torch.zeros_like(Q[0]), rank=0, num_alive=0)
+    return Projection(spectrum, H=like.new_zeros(1, 0, 0), trace_m=like.new_zeros(1))
 
 
 def spectrum_of(gram: Tensor, num_rows: int, feature_dtype: torch.dtype = torch.float64) -> Spectrum:

@@ -1,13 +1,52 @@
 """Gaussian noise: y = f(x) + ε with ε ~ N(0, σ²), one σ² per output."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from richbll.checks import finite_rows
 from richbll.core.moments import Moments
 from richbll.core.posterior import SpectralPosterior, effective_dimension
 from richbll.errors import DataError, OptionError
+from richbll.network.batches import Batch
+from richbll.network.reading import Reading
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Reads data for regression: every output's gradient, and weight 1/σ²(x) where the noise depends on the input."""
+
+    noise: Callable[..., Any] | None = None  # x → σ² (n, c)
+    one_column: bool = False
+
+    def read(self, batch: Batch, f: Tensor) -> Reading:
+        """Residuals where there are targets."""
+        y = batch.targets_like(f)
+        if y is not None:
+            finite_rows("targets", batch.where, y)
+        weights = None if self.noise is None else noise_at(self.noise, batch, f).to(torch.float64).reciprocal()
+        return Reading(weights=weights, residuals=None if y is None else y - f)
+
+
+def noise_at(noise: Callable[..., Any], batch: Batch, f: Tensor) -> Tensor:
+    """σ²(x), one for every example and output, checked."""  # (n, c)
+    with torch.no_grad():
+        given = torch.as_tensor(noise(*batch.args, **batch.kwargs))
+    if given.ndim == 1 and f.shape[1] == 1:
+        given = given.unsqueeze(1)
+    if given.shape not in (f.shape, (len(f), 1)):
+        raise OptionError(
+            f"noise_variance(x) returned shape {tuple(given.shape)} for {len(f)} examples and {f.shape[1]} output(s): "
+            f"it must be ({len(f)}, {f.shape[1]})."
+        )
+    finite_rows("noise variance", batch.where, given)
+    if bool((given <= 0).any()):
+        raise OptionError(f"noise_variance(x) is not positive in {batch.where}: the smallest is {given.min():.3g}.")
+    return given.expand(f.shape)
 
 
 def log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class Batch:
     size: int
     index: int = 0  # number of this batch in its stream
     start: int = 0  # number of its first row in the stream
+    row_weights: Tensor | None = None  # (n,) for rows that do not all stand for equally many examples
 
     @property
     def where(self) -> str:
@@ -59,7 +60,8 @@ class Batch:
         size = len(range(*rows.indices(self.size))) if isinstance(rows, slice) else len(rows)
         args, kwargs = map_tensors((self.args, self.kwargs), pick)
         targets = None if self.targets is None else self.targets[rows]
-        return replace(self, args=args, kwargs=kwargs, targets=targets, size=size)
+        row_weights = None if self.row_weights is None else self.row_weights[rows]
+        return replace(self, args=args, kwargs=kwargs, targets=targets, size=size, row_weights=row_weights)
 
     def is_per_example(self, tensor: Tensor) -> bool:
         """Whether the first dimension of this input is the batch."""
@@ -72,6 +74,10 @@ class Batch:
         args, kwargs = map_tensors((self.args, self.kwargs), lambda tensor: tensor.to(device))
         targets = None if self.targets is None else self.targets.to(device)
         return replace(self, args=args, kwargs=kwargs, targets=targets)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Weights (n, g), each times how many examples its row stands for."""
+        return weights if self.row_weights is None else weights * self.row_weights.to(weights).unsqueeze(1)
 
     def targets_like(self, f: Tensor) -> Tensor | None:
         """Targets in the shape (n, c) of the outputs."""

@@ -61,33 +61,38 @@ class ExampleGradients:
         self._parameters = {name: self._constants[name] for name in names}
         self._vectorised = True
 
-    def micro_batches(self, batch: Batch, f: Tensor, block: Block, most_bytes: int) -> Iterator[tuple[slice, Tensor]]:
+    def micro_batches(
+        self, batch: Batch, f: Tensor, block: Block, most_bytes: int, columns: Tensor | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their gradients (n', c, m') by a block of parameters, within a number of bytes.
 
-        `f` (n, c) is what the model returns for the whole batch.
+        `f` (n, c) is what the model returns for the whole batch. With `columns` (n,) an example gives the gradient of
+        that one output only: (n', 1, m').
         """
         names = list(dict.fromkeys(piece.name for piece in block))
         width = sum(self._parameters[name].numel() for name in names)
-        per_row = f.shape[1] * width * max(self._parameters[name].element_size() for name in names)
+        num_outputs = f.shape[1] if columns is None else 1
+        per_row = num_outputs * width * max(self._parameters[name].element_size() for name in names)
         num_rows = max(1, min(_MOST_ROWS, most_bytes // (2 * per_row)))  # gradients, and their copy in one piece
         for start in range(0, batch.size, num_rows):
             rows = slice(start, min(start + num_rows, batch.size))
-            gradients = self._read(batch, rows, f[rows], names)
+            chosen = _every_output(f[rows]) if columns is None else columns[rows].unsqueeze(1)
+            gradients = self._read(batch, rows, f[rows], chosen, names)
             pieces = [gradients[piece.name].flatten(2)[..., piece.start : piece.stop] for piece in block]
             phi_m = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
             finite_rows("gradients", batch.where, phi_m)
             yield rows, phi_m
 
-    def _read(self, batch: Batch, rows: slice, f: Tensor, names: list[str]) -> dict[str, Tensor]:
+    def _read(self, batch: Batch, rows: slice, f: Tensor, columns: Tensor, names: list[str]) -> dict[str, Tensor]:
         if self._vectorised:
             try:
-                gradients, seen = self._all_at_once(batch, rows, names)
+                gradients, seen = self._all_at_once(batch, rows, columns, names)
                 if same_up_to_rounding(seen, f, f.dtype):
                     return gradients
             except Exception:
                 pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
             self._vectorised = False
-        gradients, seen = self._one_by_one(batch, rows, names)
+        gradients, seen = self._one_by_one(batch, rows, columns, names)
         if not same_up_to_rounding(seen, f, f.dtype):
             raise ModelError(
                 f"In {batch.where} the model's output for an example depends on the other examples of its batch "
@@ -96,13 +101,15 @@ class ExampleGradients:
             )
         return gradients
 
-    def _all_at_once(self, batch: Batch, rows: slice, names: list[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients (n', c, …) of these rows by torch.func, and the outputs (n', c) it saw."""
+    def _all_at_once(
+        self, batch: Batch, rows: slice, columns: Tensor, names: list[str]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients (n', c', …) of these rows' columns by torch.func, and the outputs (n', c) it saw."""
         is_mapped = [batch.is_per_example(leaf) for leaf in tensors_in((batch.args, batch.kwargs))]
         batch = batch.rows(rows)
         leaves = tensors_in((batch.args, batch.kwargs))
 
-        def outputs(parameters: dict[str, Tensor], *example: Tensor) -> tuple[Tensor, Tensor]:
+        def outputs(parameters: dict[str, Tensor], columns: Tensor, *example: Tensor) -> tuple[Tensor, Tensor]:
             supply = iter(example)
             mapped = iter(is_mapped)
 
@@ -112,16 +119,18 @@ class ExampleGradients:
 
             args, kwargs = map_tensors((batch.args, batch.kwargs), as_batch_of_one)
             f = read_output(functional_call(self._model, self._constants | parameters, args, kwargs), 1)[0]
-            return f, f
+            return f.gather(0, columns), f
 
-        in_dims = (None, *(0 if mapped else None for mapped in is_mapped))
+        in_dims = (None, 0, *(0 if mapped else None for mapped in is_mapped))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's remarks on operators that it vectorises slowly
             chosen = {name: self._parameters[name] for name in names}
-            gradients, seen = vmap(jacrev(outputs, has_aux=True), in_dims=in_dims)(chosen, *leaves)
+            gradients, seen = vmap(jacrev(outputs, has_aux=True), in_dims=in_dims)(chosen, columns, *leaves)
         return gradients, seen
 
-    def _one_by_one(self, batch: Batch, rows: slice, names: list[str]) -> tuple[dict[str, Tensor], Tensor]:
+    def _one_by_one(
+        self, batch: Batch, rows: slice, columns: Tensor, names: list[str]
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """The same by ordinary autograd. Examples go in pairs: a model may treat a batch of one differently."""
         chosen = {name: self._parameters[name].detach().requires_grad_() for name in names}
         gradients: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -137,8 +146,13 @@ class ExampleGradients:
                 torch.autograd.grad(f_c, list(chosen.values()), retain_graph=True, materialize_grads=True)
                 if f_c.requires_grad
                 else [torch.zeros_like(p) for p in chosen.values()]
-                for f_c in f
+                for f_c in f[columns[row - rows.start]]
             ]
             for position, name in enumerate(names):
                 gradients[name].append(torch.stack([by_one[position] for by_one in by_output]))
         return {name: torch.stack(parts) for name, parts in gradients.items()}, torch.stack(seen)
+
+
+def _every_output(f: Tensor) -> Tensor:
+    """The columns 0 … c − 1 for every row."""  # (n, c)
+    return torch.arange(f.shape[1], device=f.device).expand(f.shape)

@@ -1,7 +1,8 @@
 """A subsample of a stream, held in memory, so that it can be read as often as needed."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from richbll.core.subsample import smallest, subsample_size
 from richbll.errors import MemoryBudgetError
 from richbll.network.batches import Batch, Stream, map_tensors, tensors_in
 from richbll.rng import row_keys
+
+Strata = Callable[[Batch], Tensor]  # a number for every row; the subsample is drawn within each
 
 
 class HeldRows:
@@ -29,50 +32,94 @@ class HeldRows:
         yield from self._batches
 
 
-def hold_rows(stream: Stream, subsample: int | float, r: int, seed: int, most_bytes: int) -> HeldRows:
-    """The k rows with the smallest hash(seed, index), read in one pass with at most 2k rows in memory."""
-    num_data = None
-    if isinstance(subsample, float) and stream.can_be_reread:
-        num_data = sum(batch.size for batch in stream.batches("counting"))
-    k = subsample_size(subsample, num_data, r)
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one batch that are still in the running."""
 
-    held: list[tuple[NDArray[np.uint64], Batch]] = []
-    num_held = num_data = 0
+    keys: NDArray[np.uint64]
+    strata: NDArray[np.int64]
+    batch: Batch
+
+
+def hold_rows(
+    stream: Stream, subsample: int | float, least: int, seed: int, most_bytes: int, strata: Strata | None = None
+) -> HeldRows:
+    """The k rows with the smallest hash(seed, index), of each stratum where there are strata, in one pass.
+
+    k is never below `least`. At most about twice the rows that are kept are in memory. With strata, the k_c rows kept
+    of N_c weigh N_c/k_c, relative to the N/k of all.
+    """
+    groups_of = strata or (lambda batch: torch.zeros(batch.size, dtype=torch.int64))
+    counts = None
+    if isinstance(subsample, float) and stream.can_be_reread:
+        counts = _counted(groups_of(batch) for batch in stream.batches("counting"))
+
+    def size_of(group: int) -> int:
+        return subsample_size(subsample, None if counts is None else counts[group], least)
+
+    held: list[_Part] = []
+    seen: Counter[int] = Counter()
+    num_held = num_kept = num_data = 0
     for batch in stream.batches("subsampling"):
-        held.append((row_keys(seed, batch.start, batch.size), batch))
+        groups = groups_of(batch).cpu()
+        seen += _counted([groups])
+        held.append(_Part(row_keys(seed, batch.start, batch.size), groups.numpy(), batch))
         num_held += batch.size
         num_data = batch.start + batch.size
-        if num_held > 2 * k:
-            held = _pruned(held, k)
-            num_held = k
-            _check_size(held, k, most_bytes)
-    held = _pruned(held, k)
-    _check_size(held, k, most_bytes)
-    return HeldRows(_joined([batch for _, batch in held]), num_data)
+        if num_held > 2 * sum(min(count, size_of(group)) for group, count in seen.items()):
+            held = _pruned(held, seen, size_of)
+            num_held = _check_size(held, most_bytes)
+    held = _pruned(held, seen, size_of)
+    num_kept = _check_size(held, most_bytes)
+    batches = [part.batch for part in held]
+    if strata is not None:
+        kept = _counted(torch.from_numpy(part.strata) for part in held)
+        weight = {group: seen[group] / kept[group] * num_kept / num_data for group in kept}
+        batches = [replace(part.batch, row_weights=_look_up(weight, part.strata)) for part in held]
+    return HeldRows(_joined(batches), num_data)
 
 
-def _pruned(held: list[tuple[NDArray[np.uint64], Batch]], k: int) -> list[tuple[NDArray[np.uint64], Batch]]:
-    chosen = smallest(np.concatenate([keys for keys, _ in held]), k)
+def _counted(groups: Iterable[Tensor]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    for numbers in groups:
+        total.update(numbers.tolist())
+    return total
+
+
+def _look_up(weight: dict[int, float], strata: NDArray[np.int64]) -> Tensor:
+    return torch.tensor([weight[int(group)] for group in strata], dtype=torch.float64)
+
+
+def _pruned(held: list[_Part], groups: Iterable[int], size_of: Callable[[int], int]) -> list[_Part]:
+    """Only the rows with the smallest keys of each stratum."""
+    keys, strata = np.concatenate([part.keys for part in held]), np.concatenate([part.strata for part in held])
+    chosen = np.zeros(len(keys), dtype=bool)
+    for group in groups:
+        mine = strata == group
+        chosen[mine] = smallest(keys[mine], size_of(group))
     pruned, start = [], 0
-    for keys, batch in held:
-        mask = chosen[start : start + len(keys)]
-        start += len(keys)
+    for part in held:
+        mask = chosen[start : start + len(part.keys)]
+        start += len(part.keys)
         if mask.all():
-            pruned.append((keys, batch))
+            pruned.append(part)
         elif mask.any():
             rows = torch.from_numpy(mask.nonzero()[0])
-            pruned.append((keys[mask], batch.rows(rows)))
+            pruned.append(_Part(part.keys[mask], part.strata[mask], part.batch.rows(rows)))
     return pruned
 
 
-def _check_size(held: list[tuple[NDArray[np.uint64], Batch]], k: int, most_bytes: int) -> None:
-    tensors = [tensor for _, batch in held for tensor in tensors_in((batch.args, batch.kwargs, batch.targets))]
+def _check_size(held: list[_Part], most_bytes: int) -> int:
+    """How many rows are held; an error when they take more memory than they may."""
+    num_rows = sum(len(part.keys) for part in held)
+    tensors = [t for part in held for t in tensors_in((part.batch.args, part.batch.kwargs, part.batch.targets))]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if needed > most_bytes:
         raise MemoryBudgetError(
-            f"Holding a subsample of {k} rows takes {human_bytes(needed)}, but memory_budget leaves "
+            f"Holding a subsample of {num_rows} rows takes {human_bytes(needed)}, but memory_budget leaves "
             f"{human_bytes(most_bytes)} for it. Raise the budget or take fewer rows."
         )
+    return num_rows
 
 
 def _joined(batches: list[Batch], most_rows: int = 256) -> list[Batch]:
@@ -88,13 +135,15 @@ def _joined(batches: list[Batch], most_rows: int = 256) -> list[Batch]:
 
 
 def _followed_by(first: Batch, second: Batch) -> Batch:
-    more = iter(tensors_in((second.args, second.kwargs, second.targets)))
+    more = iter(tensors_in((second.args, second.kwargs, second.targets, second.row_weights)))
 
     def extended(tensor: Tensor) -> Tensor:
         return torch.cat([tensor, next(more)])
 
-    args, kwargs, targets = map_tensors((first.args, first.kwargs, first.targets), extended)
-    return replace(first, args=args, kwargs=kwargs, targets=targets, size=first.size + second.size)
+    parts = map_tensors((first.args, first.kwargs, first.targets, first.row_weights), extended)
+    args, kwargs, targets, row_weights = parts
+    size = first.size + second.size
+    return replace(first, args=args, kwargs=kwargs, targets=targets, row_weights=row_weights, size=size)
 
 
 def _form(batch: Batch) -> object:

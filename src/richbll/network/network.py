@@ -14,40 +14,31 @@ from richbll.network.batches import Batch, tensors_in
 from richbll.network.gradients import ExampleGradients
 from richbll.network.last_layer import LastLayer, check_output, find_last_layer, recorded_inputs
 from richbll.network.outputs import read_output
+from richbll.network.reading import Reader
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model, its last layer, and which of the other parameters count."""
+    """A model, its last layer, which of the other parameters count, and how its likelihood reads data."""
 
     model: nn.Module
     last_layer: LastLayer
     parameter_sizes: dict[str, int]  # name → number of elements; together m
+    reader: Reader
 
     @property
     def device(self) -> torch.device:
         """Where the last layer lives."""
         return self.model.get_submodule(self.last_layer.name).get_parameter("weight").device
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The last layer's input a (n, d) and the output f (n, c), in one pass.
-
-        Differentiable with respect to the inputs where these require a gradient; the weights never get one.
-        """
-        layer = self.model.get_submodule(self.last_layer.name)
-        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in((batch.args, batch.kwargs)))
-        with recorded_inputs(layer) as inputs, torch.set_grad_enabled(wanted):
-            if wanted:
-                constants = {name: p.detach() for name, p in self.model.named_parameters()}
-                raw = functional_call(self.model, constants, batch.args, batch.kwargs)
-            else:
-                raw = self.model(*batch.args, **batch.kwargs)
-        a = self.last_layer.input_rows(inputs[0] if inputs else None, batch.size)
-        return a, read_output(raw, batch.size)
+    @property
+    def num_gradients(self) -> int:
+        """How many gradients an example gives: one per output, or that of one chosen output."""
+        return 1 if self.reader.one_column else self.last_layer.num_outputs
 
     def features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """φ^r (n, r) and f (n, c), checked: finite, and the output still comes from the last layer alone."""
-        a, f = self.forward(batch)
+        a, f = forward(self.model, self.last_layer, batch)
         finite_rows("last-layer features", batch.where, a)
         finite_rows("output", batch.where, f)
         check_output(self.last_layer, self.model.get_submodule(self.last_layer.name), a, f, batch.where)
@@ -58,21 +49,42 @@ class Network:
         return ExampleGradients(self.model, list(self.parameter_sizes))
 
 
+def forward(model: nn.Module, last_layer: LastLayer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The last layer's input a (n, d) and the output f (n, c), in one pass.
+
+    Differentiable with respect to the inputs where these require a gradient; the weights never get one.
+    """
+    layer = model.get_submodule(last_layer.name)
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in((batch.args, batch.kwargs)))
+    with recorded_inputs(layer) as inputs, torch.set_grad_enabled(wanted):
+        if wanted:
+            constants = {name: p.detach() for name, p in model.named_parameters()}
+            raw = functional_call(model, constants, batch.args, batch.kwargs)
+        else:
+            raw = model(*batch.args, **batch.kwargs)
+    a = last_layer.input_rows(inputs[0] if inputs else None, batch.size)
+    return a, read_output(raw, batch.size)
+
+
 def read_network(
     model: nn.Module,
     batch: Batch,
     last_layer: str | nn.Module | None = None,
     parameters: Callable[[str], bool] | None = None,
+    *,
+    make_reader: Callable[[int, int], Reader],
     enrich: bool = True,
 ) -> Network:
     """Find the last layer and choose the other parameters: all that require a gradient, or what a predicate says.
 
-    Without `enrich` none of them counts, which is the plain Bayesian last layer.
+    Without `enrich` none of them counts, which is the plain Bayesian last layer. The reader is made for the number of
+    outputs and of features.
     """
     _check_weights(model, batch)
     found = find_last_layer(model, batch, last_layer)
+    reader = make_reader(found.num_outputs, found.num_features)
     if not enrich:
-        return Network(model, found, {})
+        return Network(model, found, {}, reader)
     prefix = f"{found.name}." if found.name else ""
     own = {f"{prefix}weight", f"{prefix}bias"}
     others = {name: p for name, p in model.named_parameters() if name not in own}
@@ -94,7 +106,7 @@ def read_network(
             RichBLLWarning,
             stacklevel=3,
         )
-    return Network(model, found, {name: p.numel() for name, p in chosen.items()})
+    return Network(model, found, {name: p.numel() for name, p in chosen.items()}, reader)
 
 
 def _check_weights(model: nn.Module, batch: Batch) -> None:

@@ -5,6 +5,7 @@ products are formed in float64; `exact` needs no such care.
 """
 
 import torch
+from torch import Tensor
 
 from richbll.checks import human_bytes
 from richbll.core.moments import Moments, batch_moments
@@ -12,12 +13,12 @@ from richbll.core.projection import Projection, spectrum_of
 from richbll.errors import MemoryBudgetError
 from richbll.network.gradients import blocks_of
 from richbll.network.network import Network
-from richbll.solvers.solution import Solution, Source, checked_targets, counted
+from richbll.solvers.solution import Solution, Source, counted
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, with the cross moment in at most three quarters of the memory."""
-    c, r = network.last_layer.num_outputs, network.last_layer.num_features
+    c, r = network.num_gradients, network.last_layer.num_features
     m = sum(network.parameter_sizes.values())
     _check_fits(c, m, r, memory)
     (block,) = blocks_of(network.parameter_sizes, m) if m else [()]
@@ -28,18 +29,25 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     reader = network.gradients()
     for batch in stream.batches("features and gradients"):
         phi_r, f = network.features(batch)
-        moments = batch_moments(phi_r, f, checked_targets(batch, f))
+        reading = network.reader.read(batch, f)
+        moments = batch_moments(phi_r, reading.weights, reading.residuals)
         total = moments if total is None else total + moments
         if not block:
             continue
-        for rows, phi_m in reader.micro_batches(batch, f, block, memory // 16):  # (n', c, m)
+        for rows, phi_m in reader.micro_batches(batch, f, block, memory // 16, reading.columns):  # (n', c, m)
             phi_m64 = phi_m.to(torch.float64)
             cross += phi_m64.permute(1, 2, 0) @ phi_r[rows].to(torch.float64)
             trace_m += phi_m64.square().sum(dim=(0, 2))
     assert total is not None  # a stream without examples has raised
-    spectrum = spectrum_of(total.gram_projection, total.num_rows, phi_r.dtype)
+    projection = projection_from(cross, total, trace_m, phi_r.dtype)
+    return Solution(counted(total, stream), projection, cross)
+
+
+def projection_from(cross: Tensor, moments: Moments, trace_m: Tensor, dtype: torch.dtype) -> Projection:
+    """H = (cross V)ᵀ (cross V) with V the whitener of the Gram matrix."""
+    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
     C = cross @ spectrum.whitener  # (c, m, ρ)
-    return Solution(counted(total, stream), Projection(spectrum, H=C.mT @ C, trace_m=trace_m))
+    return Projection(spectrum, H=C.mT @ C, trace_m=trace_m)
 
 
 def _check_fits(c: int, m: int, r: int, memory: int) -> None:

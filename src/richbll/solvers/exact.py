@@ -19,7 +19,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, with C in at most half of the memory and gradients in a quarter."""
     moments, dtype = feature_moments(network, stream)
     spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
-    c, width = network.last_layer.num_outputs, spectrum.num_alive
+    c, width = network.num_gradients, spectrum.num_alive
     device = moments.gram_projection.device
 
     CtC = torch.zeros(c, width, width, dtype=torch.float64, device=device)
@@ -34,11 +34,12 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
         UtU = torch.zeros_like(UtU)
         for batch in stream.batches(task):
             phi_r, f = network.features(batch)
+            columns = network.reader.read(batch, f).columns
             phi = phi_r.to(torch.float64)
             U = phi @ spectrum.rough_whitener  # (n, alive)
             gram += phi.mT @ phi
             UtU += U.mT @ U
-            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4):  # (n', c, m')
+            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4, columns):  # (n', c, m')
                 phi_m = phi_m.to(torch.promote_types(phi_m.dtype, torch.float32))  # products of bfloat16 are too coarse
                 C += phi_m.permute(1, 2, 0) @ U[rows].to(phi_m.dtype)
                 trace_m += phi_m.to(torch.float64).square().sum(dim=(0, 2))
@@ -49,10 +50,10 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
 
 def _largest_block(network: Network, width: int, most_bytes: int) -> int:
     """How many parameters fit at once: C takes c · width float64 numbers for each."""
-    each = 8 * network.last_layer.num_outputs * width
+    each = 8 * network.num_gradients * width
     if each > most_bytes:
         raise MemoryBudgetError(
-            f"One parameter takes {human_bytes(each)} ({network.last_layer.num_outputs} outputs × {width} directions), "
+            f"One parameter takes {human_bytes(each)} ({network.num_gradients} outputs × {width} directions), "
             f"but memory_budget leaves {human_bytes(most_bytes)}. Raise the budget."
         )
     return most_bytes // each

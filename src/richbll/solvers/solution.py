@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from richbll.checks import finite_rows
 from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection
 from richbll.network.batches import Batch
@@ -30,6 +29,7 @@ class Solution:
 
     moments: Moments
     projection: Projection
+    cross: Tensor | None = None  # (c, m, r) Φ^mᵀΦ^r where the solver keeps it: it adds up with that of later data
 
 
 class Solver(Protocol):
@@ -44,18 +44,11 @@ def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dt
     total: Moments | None = None
     for batch in stream.batches("features"):
         phi_r, f = network.features(batch)
-        moments = batch_moments(phi_r, f, checked_targets(batch, f))
+        reading = network.reader.read(batch, f)
+        moments = batch_moments(phi_r, reading.weights, reading.residuals)
         total = moments if total is None else total + moments
     assert total is not None  # a stream without examples has raised
     return counted(total, stream), phi_r.dtype
-
-
-def checked_targets(batch: Batch, f: Tensor) -> Tensor | None:
-    """Targets (n, c), finite, or None."""
-    y = batch.targets_like(f)
-    if y is not None:
-        finite_rows("targets", batch.where, y)
-    return y
 
 
 def counted(moments: Moments, stream: Source) -> Moments:

@@ -1,0 +1,113 @@
+"""Held-out data in, scales and calibration out: what connects `tuning` to a fitted posterior."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from richbll.errors import DataError, OptionError
+from richbll.fitted import Fitted
+from richbll.fitting import device_of
+from richbll.likelihoods.categorical import class_of
+from richbll.likelihoods.conformal import Calibration, calibrate_intervals, calibrate_sets
+from richbll.network.batches import Stream
+from richbll.network.network import Network
+from richbll.options import Options
+from richbll.predictive import ClassPredictive
+from richbll.tuning.evidence import log_evidence, tune_by_evidence
+from richbll.tuning.labels import tune_by_label_nll
+from richbll.tuning.reading import Validation, read_validation
+from richbll.tuning.validation import Scales, tune_by_mse, tune_by_nll
+
+
+def tuned(model: nn.Module, data: Any, fitted: Fitted, options: Options, method: str) -> Fitted:
+    """The fitted value with noise and prior scale chosen by a method."""
+    if method == "evidence":
+        scales = tune_by_evidence(*_evidence_moments(model, fitted, options))
+    else:
+        if data is None:
+            raise DataError(f'tune(method="{method}") needs held-out data; without any there is method="evidence".')
+        if options.noise_function is not None:
+            raise OptionError("The noise is a function of x already: tune has no noise to choose.")
+        network = _network(model, fitted, options)
+        validation = read_validation(network, data, fitted, options.memory, options.progress)
+        scales = _scales(validation, fitted, options, method)
+    device = fitted.posterior.W.device
+    return replace(
+        fitted, noise_variance=scales.noise_variance.to(device), prior_variance=scales.prior_variance.to(device)
+    )
+
+
+def _scales(validation: Validation, fitted: Fitted, options: Options, method: str) -> Scales:
+    if options.is_regression:
+        errors_sq = (validation.targets.reshape(validation.mean.shape) - validation.mean).square()
+        if method == "mse":
+            return tune_by_mse(errors_sq, fitted.prior_variance)
+        return tune_by_nll(validation.squares, fitted.posterior.eigenvalues, errors_sq)
+    if method == "mse":
+        raise OptionError('method="mse" is for regression; classes are tuned by "nll".')
+
+    def nll(variance: Tensor) -> Tensor:
+        exclusive = options.likelihood == "classification"
+        variance = variance.expand(validation.mean.shape)
+        pred = ClassPredictive(validation.mean, variance, exclusive)  # with the link that predict takes by default
+        return -pred.log_prob(validation.targets).mean()
+
+    return tune_by_label_nll(validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, nll)
+
+
+def evidence(model: nn.Module, fitted: Fitted, options: Options) -> Tensor:
+    """log p(training data) per output at the scales in use."""  # (c,)
+    moments = _evidence_moments(model, fitted, options)
+    return log_evidence(*moments, fitted.noise_variance, fitted.prior_variance)
+
+
+def _evidence_moments(model: nn.Module, fitted: Fitted, options: Options) -> tuple[Tensor, int, Tensor, Tensor]:
+    """‖e‖², N, λ and wᵀ(BᵀB)⁻¹w."""
+    if not options.is_regression or options.noise_function is not None:
+        raise OptionError("The evidence is that of regression with constant noise.")
+    if fitted.num_added:
+        raise OptionError("The evidence is that of the fit; after update() call fit on all of the data first.")
+    if fitted.moments.residual_sq is None:
+        raise DataError("The evidence needs residuals, but the training data had no targets.")
+    layer = model.get_submodule(fitted.last_layer.name)
+    w = layer.get_parameter("weight").detach().to(torch.float64)  # (c, d)
+    if fitted.last_layer.has_bias:
+        w = torch.cat([w, layer.get_parameter("bias").detach().to(torch.float64).unsqueeze(1)], dim=1)
+    L = fitted.transform()
+    weight_sq = torch.linalg.solve(L, w.to(L.device).unsqueeze(-1)).square().sum(dim=(1, 2))  # ‖L⁻¹w‖²
+    moments = fitted.moments
+    residual_sq = moments.row_weight * fitted.moments.residual_sq
+    return residual_sq, moments.num_data, fitted.posterior.eigenvalues, weight_sq
+
+
+def calibrated(
+    model: nn.Module, data: Any, fitted: Fitted, options: Options, predict: Callable[[Any], Any], score: str
+) -> Calibration:
+    """Sorted scores of held-out points under the predictions as they are."""
+    if options.likelihood in ("binary", "multilabel"):
+        raise OptionError('conformalize is for "regression" and "classification".')
+    network = _network(model, fitted, options)
+    means, spreads, targets = [], [], []
+    for batch in Stream(data, device_of(model), options.progress).batches("calibration"):
+        if batch.targets is None:
+            raise DataError(f"{batch.where} has no targets: calibration needs them.")
+        pred = predict(batch.kwargs or batch.args)
+        if options.is_regression:
+            network.reader.read(batch, pred.mean)  # checks the targets
+            means.append(pred.mean)
+            spreads.append(pred.std)
+            targets.append(batch.targets.reshape(pred.mean.shape))
+        else:
+            means.append(pred.probs)
+            targets.append(class_of(batch, pred.logits))
+    if options.is_regression:
+        return calibrate_intervals(torch.cat(targets), torch.cat(means), torch.cat(spreads))
+    return calibrate_sets(torch.cat(means), torch.cat(targets), score)
+
+
+def _network(model: nn.Module, fitted: Fitted, options: Options) -> Network:
+    layer = fitted.last_layer
+    return Network(model, layer, {}, options.reader(layer.num_outputs, layer.num_features))

@@ -1,0 +1,1 @@
+"""How well does the approximation hold here? Measured, not assumed."""

@@ -1,0 +1,170 @@
+"""From a model, its data and the options to a fitted posterior."""
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from richbll.checks import human_bytes, positive_per_output
+from richbll.core.moments import Moments
+from richbll.core.projection import Projection, default_ridge, gcv_ridge, plain_projection
+from richbll.core.subsample import advised_size
+from richbll.errors import DataError, MemoryBudgetError, RichBLLWarning
+from richbll.fitted import Fitted, data_root, posterior_for
+from richbll.likelihoods.categorical import Categorical, class_of
+from richbll.likelihoods.gaussian import noise_from_residuals
+from richbll.network.batches import Batch, Stream
+from richbll.network.class_rows import ClassRows
+from richbll.network.held_rows import hold_rows
+from richbll.network.network import Network, read_network
+from richbll.network.untouched import untouched
+from richbll.options import Options
+from richbll.solvers import choose_solver
+from richbll.solvers.solution import Source, feature_moments
+
+_CLASS_RIDGE = 1.0  # the paper's
+
+
+def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> Fitted:
+    """Read the data, find the projection and the posterior, and settle ridge, noise and prior.
+
+    `quiet`: noise and prior will be tuned anyway, so where they come from is not worth a warning.
+    """
+    with untouched(model):
+        stream = Stream(data, device_of(model), options.progress)
+        network = read_network(
+            model,
+            stream.peek(),
+            options.last_layer,
+            options.parameters,
+            make_reader=options.reader,
+            enrich=options.enrich,
+        )
+        source = _source(stream, network, options)
+        moments, projections, cross = _solved(network, source, options)
+    ridge = _ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
+    root = data_root(projections, moments)
+    posterior = posterior_for(projections, root, ridge)
+    g, device = len(posterior.W), posterior.W.device
+    fitted = Fitted(
+        last_layer=network.last_layer,
+        parameter_names=tuple(network.parameter_sizes),
+        moments=moments,
+        projections=projections,
+        ridge=ridge,
+        root=root,
+        posterior=posterior,
+        noise_variance=torch.ones(g, dtype=torch.float64, device=device),
+        prior_variance=positive_per_output("prior_variance", options.prior_variance, g).to(device),
+        cross=cross,
+    )
+    return replace(fitted, noise_variance=_noise(options, fitted, quiet).to(device))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter lives."""
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _source(stream: Stream, network: Network, options: Options) -> Source:
+    """All of the data, or the rows to use of it; for classes, so many of each."""
+    if options.subsample is None:
+        return stream
+    r, memory = network.last_layer.num_features, options.memory // 2
+    subsample: Any = options.subsample
+    if subsample == "auto":
+        if not stream.can_be_reread:
+            return stream
+        subsample = _advised(stream, network, options)
+    if options.likelihood != "classification":
+        return hold_rows(stream, subsample, r, options.seed, memory)
+    least = math.ceil(r / network.last_layer.num_outputs)
+    return hold_rows(stream, subsample, least, options.seed, memory, strata=lambda b: _classes(network, b))
+
+
+def _advised(stream: Stream, network: Network, options: Options) -> int:
+    """k for "auto", from one forward pass over the data; for classes the same k is allowed to each of them."""
+    held, total = [], 0
+    for batch in stream.batches("sizing"):
+        phi_r, _ = network.features(batch)
+        held.append(phi_r)
+        total += phi_r.numel() * 8
+        if total > options.memory // 4:
+            raise MemoryBudgetError(
+                f'subsample="auto" looks at the features of all rows, which take more than {human_bytes(total)}, a '
+                "quarter of memory_budget. Give a number of rows, or a larger budget."
+            )
+    noise = options.noise_variance if isinstance(options.noise_variance, int | float) else options.default_noise
+    prior = options.prior_variance if isinstance(options.prior_variance, int | float) else 1.0
+    return advised_size(torch.cat(held), (noise or 1e-2) / prior, options.seed)
+
+
+def _classes(network: Network, batch: Batch) -> Tensor:
+    """The class of every row: labels decide, so the network is run only without them."""
+    if batch.targets is not None:
+        shape_only = torch.empty(batch.size, network.last_layer.num_outputs, device="meta")
+        return class_of(batch, shape_only)
+    return class_of(batch, network.features(batch)[1])
+
+
+def _solved(
+    network: Network, source: Source, options: Options
+) -> tuple[Moments, tuple[Projection, ...], Tensor | None]:
+    solve = choose_solver(options.solver, source)
+    if options.transform != "per_class" or not network.parameter_sizes:
+        solution = solve(network, source, options.memory)
+        return solution.moments, (solution.projection,), solution.cross
+    # one transform per class: each from the rows of its class alone
+    if not source.can_be_reread:
+        raise DataError('transform="per_class" reads the data once per class: give a loader that can be read again.')
+    moments, _ = feature_moments(network, source)
+    alone = replace(network, reader=Categorical("gaussian", per_class=False))
+    projections = []
+    for number in range(network.last_layer.num_outputs):
+        rows = ClassRows(source, lambda batch: _classes(network, batch), number)
+        if rows.is_empty():
+            projections.append(plain_projection(moments.gram_projection))
+        else:
+            projections.append(solve(alone, rows, options.memory).projection)
+    return moments, tuple(projections), None
+
+
+def _ridge(options: Options, projections: tuple[Projection, ...], moments: Moments, enriched: bool) -> float:
+    if isinstance(options.ridge, float):
+        return options.ridge
+    if options.ridge == "gcv":
+        return gcv_ridge(projections[0], moments.num_rows) if enriched else 0.0
+    if not options.is_regression:
+        return _CLASS_RIDGE
+    spectrum = projections[0].spectrum
+    ridge = default_ridge(spectrum, moments.num_rows) if enriched else 0.0
+    if ridge > 0:
+        warnings.warn(
+            f"{moments.num_rows} rows for {spectrum.rank} feature directions are too few for plain least squares; the "
+            f"projection is regularised with ridge={ridge:.3g}. Read more rows if you can.",
+            RichBLLWarning,
+            stacklevel=4,
+        )
+    return ridge
+
+
+def _noise(options: Options, fitted: Fitted, quiet: bool) -> Tensor:
+    g = len(fitted.posterior.W)
+    if options.noise_function is None and options.noise_variance is not None:
+        return positive_per_output("noise_variance", options.noise_variance, g)
+    if options.default_noise is not None:
+        return positive_per_output("noise_variance", options.default_noise, g)
+    sigma2 = noise_from_residuals(fitted.moments, fitted.posterior, fitted.prior_variance)
+    if quiet:
+        return sigma2
+    warnings.warn(
+        "The noise is estimated from training residuals, which understate it when the network has fitted its training "
+        "data closely. Better: tune(loader) with data it was not trained on, or noise_variance=… from the error there.",
+        RichBLLWarning,
+        stacklevel=4,
+    )
+    return sigma2

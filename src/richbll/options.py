@@ -1,0 +1,136 @@
+"""The options of `RichBLL`, checked once, and what they mean for each likelihood."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from richbll.checks import non_negative, number_of_bytes, one_of
+from richbll.errors import OptionError
+from richbll.likelihoods.bernoulli import Bernoulli
+from richbll.likelihoods.categorical import Categorical
+from richbll.likelihoods.gaussian import Gaussian
+from richbll.network.reading import Reader
+from richbll.solvers.solution import Solver
+
+LIKELIHOODS = ("regression", "classification", "binary", "multilabel")
+CURVATURES = ("gaussian", "ggn")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `None` stands for what the likelihood prefers."""
+
+    likelihood: str
+    last_layer: str | nn.Module | None
+    parameters: Callable[[str], bool] | None
+    subsample: int | float | str | None
+    solver: str | Solver
+    ridge: float | str | None
+    transform: str | None
+    class_posterior: str
+    curvature: str
+    prior_variance: float | Tensor
+    noise_variance: float | Tensor | Callable[..., Any] | None
+    enrich: bool
+    memory: int
+    seed: int
+    progress: bool | None
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are numbers, not classes."""
+        return self.likelihood == "regression"
+
+    @property
+    def noise_function(self) -> Callable[..., Any] | None:
+        """σ²(x), where the noise depends on the input."""
+        return self.noise_variance if callable(self.noise_variance) else None
+
+    @property
+    def default_noise(self) -> float | None:
+        """σ² when none is given: 0.1 for classes (the paper's), 1 where the curvature or σ²(x) already says it."""
+        if self.noise_function is not None or (not self.is_regression and self.curvature == "ggn"):
+            return 1.0
+        return None if self.is_regression else 0.1
+
+    def saved(self) -> dict[str, Any]:
+        """What a file must say so that a loaded posterior is read the same way."""
+        return {
+            "likelihood": self.likelihood,
+            "transform": self.transform,
+            "class_posterior": self.class_posterior,
+            "curvature": self.curvature,
+            "enrich": self.enrich,
+            "noise_is_a_function": self.noise_function is not None,
+        }
+
+    def per_class(self, num_classes: int, r: int) -> bool:
+        """One posterior for each class? "auto": while three sets of r × r matrices fit into a quarter of the memory."""
+        if self.class_posterior == "auto":
+            return 3 * 8 * num_classes * r * r <= self.memory // 4
+        return self.class_posterior == "per_class"
+
+    def reader(self, num_outputs: int, r: int) -> Reader:
+        """How this likelihood reads data."""
+        if self.likelihood == "classification":
+            return Categorical(self.curvature, self.per_class(num_outputs, r))
+        if self.likelihood in ("binary", "multilabel"):
+            return Bernoulli(self.curvature)
+        return Gaussian(self.noise_function)
+
+
+def checked_options(
+    *,
+    likelihood: str,
+    solver: str | Solver,
+    ridge: float | str | None,
+    transform: str | None,
+    class_posterior: str,
+    curvature: str,
+    parameters: Callable[[str], bool] | None,
+    noise_variance: Any,
+    enrich: bool,
+    memory_budget: int | str,
+    seed: int,
+    progress: bool | None,
+    **others: Any,
+) -> Options:
+    """Options that can be told wrong without a model are told here."""
+    one_of("likelihood", likelihood, LIKELIHOODS)
+    one_of("curvature", curvature, CURVATURES)
+    one_of("class_posterior", class_posterior, ("auto", "per_class", "shared"))
+    if transform is not None:
+        allowed = ("shared", "per_class") if likelihood == "classification" else ("per_output",)
+        one_of("transform", transform, allowed)
+    if isinstance(ridge, str):
+        one_of("ridge", ridge, ("gcv",))
+    elif ridge is not None:
+        ridge = non_negative("ridge", ridge)
+    if curvature == "ggn" and likelihood == "regression":
+        raise OptionError('curvature="ggn" is for classes; regression has Gaussian curvature by itself.')
+    if callable(noise_variance) and likelihood != "regression":
+        raise OptionError("noise_variance as a function of x is for regression.")
+    if parameters is not None and not callable(parameters):
+        raise OptionError(f"parameters={parameters!r}: must be a function of a parameter's name, or None.")
+    for name, value in {"enrich": enrich, "progress": False if progress is None else progress}.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{name}={value!r}: must be True or False.")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise OptionError(f"seed={seed!r}: must be a whole number.")
+    return Options(
+        likelihood=likelihood,
+        solver=solver,
+        ridge=ridge,
+        transform=transform,
+        class_posterior=class_posterior,
+        curvature=curvature,
+        parameters=parameters,
+        noise_variance=noise_variance,
+        enrich=enrich,
+        memory=number_of_bytes(memory_budget),
+        seed=seed,
+        progress=progress,
+        **others,
+    )

@@ -1,0 +1,46 @@
+"""The prior scale of a classifier, by the log-probability of held-out labels."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from richbll.errors import RichBLLWarning
+from richbll.tuning.validation import Scales
+
+_DECADES = 10  # of τ², around the value at which the variance of the logits is 1
+
+
+def tune_by_label_nll(squares: Tensor, eigenvalues: Tensor, sigma2: Tensor, nll: Callable[[Tensor], Tensor]) -> Scales:
+    """The τ² of least validation NLL, σ² as it is; `nll` turns logit variances (n, g) into one number.
+
+    v = Σ_j (φ^r(x)ᵀw_j)² d_j. The same τ² for all classes: there is one network. Two grids, the second finer.
+    """
+
+    def variance(tau2: Tensor) -> Tensor:
+        d = tau2 / (1 + tau2 * eigenvalues / sigma2.unsqueeze(-1))  # (g, r)
+        return (squares * d).sum(dim=-1)  # (n, g)
+
+    prior = squares.sum(dim=-1).mean()  # the variance at τ² = 1 before any data
+    centre = 1 / prior.clamp_min(torch.finfo(prior.dtype).tiny)
+    grid = centre * torch.logspace(-_DECADES / 2, _DECADES / 2, 41, dtype=prior.dtype, device=prior.device)
+    scores = torch.stack([nll(variance(tau2)) for tau2 in grid])
+    best = int(scores.argmin())
+    if best in (0, len(grid) - 1):
+        end = "lower" if best == 0 else "upper"
+        meaning = (
+            "the network's own probabilities cannot be improved" if best == 0 else "more uncertainty would help still"
+        )
+        warnings.warn(
+            f"The best prior_variance, {grid[best].item():.3g}, is at the {end} edge of the search: {meaning}. Is the "
+            "validation data like the data to come, and were its labels not used in training?",
+            RichBLLWarning,
+            stacklevel=4,
+        )
+    else:
+        grid = torch.logspace(
+            grid[best - 1].log10().item(), grid[best + 1].log10().item(), 21, dtype=prior.dtype, device=prior.device
+        )
+        best = int(torch.stack([nll(variance(tau2)) for tau2 in grid]).argmin())
+    return Scales(noise_variance=sigma2, prior_variance=grid[best].expand(len(eigenvalues)).clone())
