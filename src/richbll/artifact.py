@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import warnings
@@ -29,15 +30,21 @@ _KEY = "richbll"
 def architecture(model: nn.Module) -> dict[str, str]:
     """The fingerprint: every module's class and every tensor's shape, by name."""
     modules = {f"module {name}": type(module).__name__ for name, module in model.named_modules()}
-    tensors = {f"tensor {name}": str(tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+    tensors = {f"tensor {name}": str(tuple(tensor.shape)) for name, tensor in _state(model).items()}
     return modules | tensors
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model's state; extra state of another kind is left out."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def weights_digest(model: nn.Module) -> str:
     """A hash of the first values of every tensor: enough to notice that a model was trained further."""
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _state(model).items():
         digest.update(name.encode())
+        tensor = tensor.to_dense() if tensor.is_sparse else tensor
         digest.update(tensor.detach().flatten()[:1024].cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -84,10 +91,18 @@ def write(
     os.close(handle)
     try:
         save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    """The permissions that the process withholds from new files; mkstemp withholds more."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read(
@@ -97,10 +112,11 @@ def read(
     header, tensors = _contents(Path(path), torch.device(device))
     try:
         fitted, options, calibration = _rebuilt(header, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArtifactError(f"{path}: the header or a tensor is missing or malformed ({error!r}).") from error
     _check_shapes(path, fitted)
     _check_architecture(path, header["architecture"], architecture(model))
+    _check_ranges(path, fitted, model)
     if header.get("weights") != weights_digest(model):
         warnings.warn(
             f"{path} was fitted to other weights (or another dtype) of this architecture: its uncertainties "
@@ -124,7 +140,7 @@ def _contents(path: Path, device: torch.device) -> tuple[dict[str, Any], dict[st
                 found = header.get("format") if isinstance(header, dict) else type(header).__name__
                 raise ArtifactError(f"{path} has format {found!r}; this version of richbll reads format {FORMAT}.")
             return header, {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise ArtifactError(f"{path} cannot be read: truncated, or not a safetensors file ({error}).") from error
 
 
@@ -198,6 +214,28 @@ def _check_shapes(path: str | os.PathLike[str], fitted: Fitted) -> None:
             )
         if not bool(torch.isfinite(tensor).all()):
             raise ArtifactError(f"{path}: '{name}' holds NaN or Inf.")
+
+
+def _check_ranges(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module) -> None:
+    """Numbers that no fit leaves behind."""
+    layer, moments = fitted.last_layer, fitted.moments
+    spectra = [projection.spectrum for projection in fitted.projections]
+    wrong = {
+        "last_layer": layer.name not in dict(model.named_modules()),
+        "weight_factor": not math.isfinite(layer.weight_factor) or layer.weight_factor == 0,
+        "bias_factor": not math.isfinite(layer.bias_factor),
+        "num_rows": moments.num_rows < 1,
+        "num_data": moments.num_data < moments.num_rows,
+        "num_added": fitted.num_added < 0,
+        "ridge": not 0 <= fitted.ridge < math.inf,
+        "ranks": any(not 0 <= s.rank <= s.num_alive <= layer.num_features for s in spectra),
+        "noise_variance": bool((fitted.noise_variance <= 0).any()),
+        "prior_variance": bool((fitted.prior_variance <= 0).any()),
+        "eigenvalues": bool((fitted.posterior.eigenvalues < 0).any()),
+    }
+    if any(wrong.values()):
+        names = ", ".join(name for name, is_wrong in wrong.items() if is_wrong)
+        raise ArtifactError(f"{path}: malformed, as these are out of range: {names}.")
 
 
 def _check_architecture(path: str | os.PathLike[str], saved: Any, given: dict[str, str]) -> None:

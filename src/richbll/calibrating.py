@@ -22,6 +22,7 @@ from richbll.tuning.reading import Validation, read_validation
 from richbll.tuning.validation import Scales, tune_by_mse, tune_by_nll
 
 
+@torch.inference_mode(False)
 def tuned(model: nn.Module, data: Any, fitted: Fitted, options: Options, method: str) -> Fitted:
     """The fitted value with noise and prior scale chosen by a method."""
     if method == "evidence":

@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,15 +15,30 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def number_of_bytes(value: int | str) -> int:
+def number_of_bytes(value: Any) -> int:
     """A memory budget: a number of bytes, or text such as "2GiB" or "512 MB"."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?B)\s*", value.upper())
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B)\s*", value.upper())
         if match is None:
             raise OptionError(f'memory_budget={value!r}: write a number and a unit, such as "2GiB" or "512MB".')
         value = int(float(match[1]) * _UNITS[match[2]])
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < math.inf:
         raise OptionError(f"memory_budget={value!r}: must be a positive number of bytes.")
+    return int(float(value))
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """A whole number, of Python or of NumPy."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        kind = "a whole number" if least is None else f"a whole number, {least} or more"
+        raise OptionError(f"{name}={value!r}: must be {kind}.")
+    return int(value)
+
+
+def true_or_false(name: str, value: object) -> bool:
+    """True or False, and nothing that merely looks like it."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}: must be True or False.")
     return value
 
 
@@ -43,6 +60,8 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
 
 def positive_per_output(name: str, value: object, num_outputs: int) -> Tensor:
     """A positive number, or one per output, as a float64 tensor of shape (c,)."""
+    if isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}: must be a positive number, or one per output.")
     try:
         given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -59,7 +78,7 @@ def positive_per_output(name: str, value: object, num_outputs: int) -> Tensor:
 
 def non_negative(name: str, value: object) -> float:
     """A finite number that is not below zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionError(f"{name}={value!r}: must be a number that is not negative.")
     if not math.isfinite(value) or value < 0:
         raise OptionError(f"{name}={value!r}: must be finite and not negative.")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from richbll import artifact, calibrating, diagnosing, fitting, updating
-from richbll.checks import finite_rows, non_negative, one_of, positive_per_output
+from richbll.checks import finite_rows, non_negative, one_of, positive_per_output, whole_number
 from richbll.core.posterior import covariance
 from richbll.diagnostics.diagnosis import Diagnosis
 from richbll.errors import NotFittedError, OptionError
@@ -20,7 +20,7 @@ from richbll.likelihoods.conformal import Calibration
 from richbll.likelihoods.gaussian import noise_at
 from richbll.network.batches import inputs_of
 from richbll.network.network import forward
-from richbll.network.untouched import evaluating, uncompiled
+from richbll.network.untouched import bare, evaluating
 from richbll.options import Options, checked_options
 from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 from richbll.rng import child_generator
@@ -83,7 +83,7 @@ class RichBLL:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is a {type(model).__name__}; richbll needs a torch.nn.Module.")
-        self._model = uncompiled(model)
+        self._model = bare(model)
         self._options: Options = checked_options(
             likelihood=likelihood,
             last_layer=last_layer,
@@ -243,10 +243,9 @@ class RichBLL:
             >>> functions(torch.randn(3, 2)).shape
             torch.Size([4, 3, 1])
         """
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise OptionError(f"num_samples={num_samples!r}: must be a positive whole number.")
+        whole_number("num_samples", num_samples, least=1)
         c, r = self._state.posterior.eigenvalues.shape
-        generator = child_generator(seed, "functions")
+        generator = child_generator(whole_number("seed", seed), "functions")
         eps = torch.randn(num_samples, c, r, generator=generator, dtype=torch.float64)
         return FunctionSamples(self._forward, self._state, eps)
 

@@ -6,22 +6,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from richbll.errors import ModelError
 from richbll.fitted import Fitted, UncertaintyHead
+from richbll.network.last_layer import recorded_inputs
 from richbll.network.outputs import read_output
 
 _INPUT = "_richbll_input"
 
 
 def _keep_input(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    setattr(layer, _INPUT, args[0] if args else kwargs["input"])
+    """A hook that compilers can follow: it leaves the input on the layer."""
+    if torch.compiler.is_compiling():
+        setattr(layer, _INPUT, args[0] if args else kwargs["input"])
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A deep copy in which tensors that came out of a forward pass, and cannot be copied as they are, are detached."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in (*vars(module).values(), *module._buffers.values()):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, memo)
 
 
 class UncertainModule(nn.Module):
     """x → (mean, epistemic variance), both (n, c). A copy: the user's model stays as it is."""
 
+    @torch.inference_mode(False)
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.model = _copied(model).eval().requires_grad_(False)
         self._last_layer = fitted.last_layer
         layer = self.model.get_submodule(fitted.last_layer.name)
         weight = layer.get_parameter("weight")
@@ -30,10 +45,18 @@ class UncertainModule(nn.Module):
 
     def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
         """Mean and epistemic variance, for the inputs that the model takes, by position or by name."""
-        raw = self.model(**named) if x is None and not more else self.model(x, *more, **named)
+        args = () if x is None and not more else (x, *more)
         layer = self.model.get_submodule(self._last_layer.name)
-        kept: Tensor = getattr(layer, _INPUT)
-        setattr(layer, _INPUT, None)
+        if torch.compiler.is_compiling():
+            raw = self.model(*args, **named)
+            kept = getattr(layer, _INPUT)
+            setattr(layer, _INPUT, None)
+        else:
+            with recorded_inputs(layer) as inputs:
+                raw = self.model(*args, **named)
+            if not inputs:
+                raise ModelError(f"The last layer '{self._last_layer.name}' was not reached: is a part of it compiled?")
+            kept = inputs[0]
         a = kept.reshape(-1, self._last_layer.num_inputs)
         mean, variance = self.head(a, read_output(raw, a.shape[0]))
         return mean, variance

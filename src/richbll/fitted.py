@@ -140,19 +140,19 @@ class UncertaintyHead(nn.Module):
 
     def __init__(self, fitted: Fitted, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        layer, V = fitted.last_layer, fitted.covariance_root()
+        layer, V, shift = fitted.last_layer, fitted.covariance_root(), fitted.shift()
         d = layer.num_inputs
         weight = layer.weight_factor * V[:, :d].mT
         bias = layer.bias_factor * V[:, d] if layer.has_bias else torch.zeros_like(V[:, 0])
-        shift = fitted.shift()
         self.register_buffer("weight", weight.flatten(0, 1).to(device=device, dtype=dtype))
         self.register_buffer("bias", bias.flatten().to(device=device, dtype=dtype))
         self.register_buffer("shift", None if shift is None else shift.to(device=device, dtype=dtype))
         self._shape = (len(V), layer.num_features)
 
     def whitened(self, a: Tensor) -> Tensor:
-        """Z = φ^r V, in float32 at least."""  # (n, g, r)
-        return linear(a.to(self.weight.dtype), self.weight, self.bias).view(-1, *self._shape)
+        """Z = φ^r V, in float32 at least, also inside an autocast."""  # (n, g, r)
+        with torch.autocast(a.device.type, enabled=False):
+            return linear(a.to(self.weight.dtype), self.weight, self.bias).view(-1, *self._shape)
 
     def mean(self, Z: Tensor, f: Tensor) -> Tensor:
         """f, moved by the data that came after the fit: f + Z Vᵀb/σ²."""  # (n, c)
@@ -175,4 +175,5 @@ class UncertaintyHead(nn.Module):
 
 def head_for(fitted: Fitted, a: Tensor) -> UncertaintyHead:
     """The head in the device and precision of a last-layer input, at least float32."""
-    return UncertaintyHead(fitted, torch.promote_types(a.dtype, torch.float32), a.device)
+    with torch.inference_mode(False):  # what is made here may be differentiated through later
+        return UncertaintyHead(fitted, torch.promote_types(a.dtype, torch.float32), a.device)

@@ -15,7 +15,7 @@ from richbll.core.subsample import advised_size
 from richbll.errors import DataError, MemoryBudgetError, RichBLLWarning
 from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.likelihoods.categorical import Categorical, class_of
-from richbll.likelihoods.gaussian import noise_from_residuals
+from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
 from richbll.network.batches import Batch, Stream
 from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
@@ -28,6 +28,7 @@ from richbll.solvers.solution import Source, feature_moments
 _CLASS_RIDGE = 1.0  # the paper's
 
 
+@torch.inference_mode(False)
 def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> Fitted:
     """Read the data, find the projection and the posterior, and settle ridge, noise and prior.
 
@@ -35,14 +36,16 @@ def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> F
     """
     with untouched(model):
         stream = Stream(data, device_of(model), options.progress)
+        first = stream.peek()
         network = read_network(
             model,
-            stream.peek(),
+            first,
             options.last_layer,
             options.parameters,
             make_reader=options.reader,
             enrich=options.enrich,
         )
+        _check_scales(network, first, options)
         source = _source(stream, network, options)
         moments, projections, cross = _solved(network, source, options)
     ridge = _ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
@@ -62,6 +65,18 @@ def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> F
         cross=cross,
     )
     return replace(fitted, noise_variance=_noise(options, fitted, quiet).to(device))
+
+
+def _check_scales(network: Network, first: Batch, options: Options) -> None:
+    """What can be told wrong before all of the data is read."""
+    c = network.last_layer.num_outputs
+    if network.reader.one_column and not options.per_class(c, network.last_layer.num_features):
+        c = 1
+    positive_per_output("prior_variance", options.prior_variance, c)
+    if options.noise_variance is not None and options.noise_function is None:
+        positive_per_output("noise_variance", options.noise_variance, c)
+    elif options.default_noise is None and first.targets is None:
+        raise DataError(NO_TARGETS)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from richbll.checks import finite_rows
 from richbll.core.posterior import function_offsets
 from richbll.fitted import Fitted, head_for
 
@@ -25,4 +26,6 @@ class FunctionSamples:
         a, f = self._forward(x)
         head = head_for(self._fitted, a)
         Z = head.whitened(a)
-        return head.mean(Z, f) + function_offsets(Z, self._eps.to(Z))
+        draws = head.mean(Z, f) + function_offsets(Z, self._eps.to(Z))
+        finite_rows("prediction", "x", draws.transpose(0, 1))
+        return draws

@@ -10,7 +10,7 @@ from torch import nn
 from richbll import artifact
 from richbll.errors import ArtifactError, OptionError
 from richbll.estimator import RichBLL
-from richbll.network.untouched import uncompiled
+from richbll.network.untouched import bare
 
 
 def load(
@@ -30,7 +30,7 @@ def load(
         Traceback (most recent call last):
         richbll.errors.ArtifactError: nowhere.safetensors: no such file.
     """
-    model = uncompiled(model)
+    model = bare(model)
     fitted, options, calibration = artifact.read(path, model, device)
     needs_function = bool(options.pop("noise_is_a_function", False))
     if needs_function != (noise_variance is not None):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from richbll.checks import non_negative, number_of_bytes, one_of
+from richbll.checks import non_negative, number_of_bytes, one_of, true_or_false, whole_number
 from richbll.errors import OptionError
 from richbll.likelihoods.bernoulli import Bernoulli
 from richbll.likelihoods.categorical import Categorical
@@ -114,11 +114,10 @@ def checked_options(
         raise OptionError("noise_variance as a function of x is for regression.")
     if parameters is not None and not callable(parameters):
         raise OptionError(f"parameters={parameters!r}: must be a function of a parameter's name, or None.")
-    for name, value in {"enrich": enrich, "progress": False if progress is None else progress}.items():
-        if not isinstance(value, bool):
-            raise OptionError(f"{name}={value!r}: must be True or False.")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise OptionError(f"seed={seed!r}: must be a whole number.")
+    if not isinstance(solver, str) and not callable(solver):
+        raise OptionError(f"solver={solver!r}: must be a name, or a function like those in richbll.solvers.")
+    if progress is not None:
+        true_or_false("progress", progress)
     return Options(
         likelihood=likelihood,
         solver=solver,
@@ -128,9 +127,9 @@ def checked_options(
         curvature=curvature,
         parameters=parameters,
         noise_variance=noise_variance,
-        enrich=enrich,
+        enrich=true_or_false("enrich", enrich),
         memory=number_of_bytes(memory_budget),
-        seed=seed,
+        seed=whole_number("seed", seed),
         progress=progress,
         **others,
     )

@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from richbll.checks import one_of
-from richbll.errors import NotFittedError, OptionError, ShapeError
+from richbll.checks import one_of, whole_number
+from richbll.errors import NotFittedError, ShapeError
 from richbll.likelihoods import bernoulli, categorical
 from richbll.likelihoods.conformal import Calibration, interval_half_width, prediction_set
 from richbll.likelihoods.gaussian import central_interval, log_density
@@ -97,8 +97,8 @@ class ClassPredictive:
     def __post_init__(self) -> None:
         one_of("link", self.link, LINKS)
         one_of("score", self.score, SCORES)
-        if isinstance(self.num_samples, bool) or not isinstance(self.num_samples, int) or self.num_samples < 1:
-            raise OptionError(f"num_samples={self.num_samples!r}: must be a positive whole number.")
+        whole_number("num_samples", self.num_samples, least=1)
+        whole_number("seed", self.seed)
 
     @cached_property
     def probs(self) -> Tensor:

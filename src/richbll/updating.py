@@ -20,6 +20,7 @@ from richbll.options import Options
 from richbll.solvers import cross as cross_solver
 
 
+@torch.inference_mode(False)
 def update(model: nn.Module, data: Any, fitted: Fitted, options: Options, refit: bool) -> Fitted:
     """Condition on more data; with `refit` the projection is estimated anew as well."""
     c, r = fitted.last_layer.num_outputs, fitted.last_layer.num_features

@@ -121,7 +121,7 @@ def test_nothing_to_read(empty, model: nn.Module) -> None:
         ([(X, X, Y)], DataError, "Yield"),
         ([np.zeros((3, 4))], DataError, "torch.from_numpy"),
         ((X, Y[:10]), ShapeError, "50 and 10 rows"),
-        ([(X, Y[:10])], ShapeError, r"50 inputs but targets of shape \(10,\)"),
+        ([(X, Y[:10])], ShapeError, r"10 targets but inputs of shape \(50, 4\)"),
         ([(X, torch.randn(50, 2))], ShapeError, r"batch 0.*\(50, 2\).*1 value"),
         ([(X, torch.tensor(1.0))], ShapeError, "targets of shape"),
     ],

@@ -39,6 +39,7 @@ def jacobians(model: nn.Module, last_layer: str, inputs: tuple, others=None) -> 
     for k in range(c):
         for i in range(n):
             grads = torch.autograd.grad(f[i, k], [*own, *rest], retain_graph=True, materialize_grads=True)
+            grads = [g.to_dense() for g in grads]
             weight = grads[0][k]
             bias = [grads[1][k].reshape(1)] if len(own) == 2 else []
             rows_r.append(torch.cat([weight, *bias]))

@@ -4,6 +4,8 @@ Streams, shards and ranks that number their rows alike draw the same subset, wha
 """
 
 import math
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,22 +45,22 @@ def advised_size(phi_r: Tensor, ratio: float, seed: int) -> int:
     return N
 
 
-def subsample_size(subsample: int | float, num_data: int | None, least: int) -> int:
+def subsample_size(subsample: Any, num_data: int | None, least: int) -> int:
     """k for an int or a fraction, never below a least number (and so possibly all of the data)."""
-    if isinstance(subsample, bool) or not isinstance(subsample, int | float):
+    if isinstance(subsample, bool) or not isinstance(subsample, Real):
         raise OptionError(f'subsample={subsample!r}: give a number of rows, a fraction, "auto", or None for all.')
-    if isinstance(subsample, float):
-        if not 0 < subsample <= 1:
+    if not isinstance(subsample, Integral):
+        if not 0 < float(subsample) <= 1:
             raise OptionError(f"subsample={subsample!r}: a fraction must lie in (0, 1].")
         if num_data is None:
             raise OptionError(
                 f"subsample={subsample!r} is a fraction, but this stream can be read only once, so its length is "
                 "not known in time: give a number of rows instead."
             )
-        subsample = math.ceil(subsample * num_data)
+        return max(math.ceil(float(subsample) * num_data), least)
     if subsample < 1:
         raise OptionError(f"subsample={subsample!r}: must be at least 1.")
-    return max(subsample, least)
+    return max(int(subsample), least)
 
 
 def smallest(keys: NDArray[np.uint64], k: int) -> NDArray[np.bool_]:

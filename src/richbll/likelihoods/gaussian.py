@@ -10,10 +10,15 @@ from torch import Tensor
 
 from richbll.checks import finite_rows
 from richbll.core.moments import Moments
-from richbll.core.posterior import SpectralPosterior, effective_dimension
+from richbll.core.posterior import SpectralPosterior
 from richbll.errors import DataError, OptionError
 from richbll.network.batches import Batch
 from richbll.network.reading import Reading
+
+NO_TARGETS = (
+    "The data has no targets, so the noise cannot be estimated from it: give noise_variance=… (for example the mean "
+    "squared error on validation data)."
+)
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,7 @@ def noise_from_residuals(moments: Moments, posterior: SpectralPosterior, tau2: T
     γ falls with σ², so the right side falls too and the root is unique, between ‖e‖²/N and the right side there.
     """
     if moments.residual_sq is None:
-        raise DataError(
-            "The data has no targets, so the noise cannot be estimated from it: give noise_variance=… "
-            "(for example the mean squared error on validation data)."
-        )
+        raise DataError(NO_TARGETS)
     total = moments.row_weight * moments.residual_sq.to(tau2.device)  # (c,)
     if bool((total <= 0).any()):
         raise DataError(
@@ -79,13 +81,18 @@ def noise_from_residuals(moments: Moments, posterior: SpectralPosterior, tau2: T
             "give noise_variance=… (for example the mean squared error on validation data)."
         )
 
+    # N − γ without cancellation: of at most p directions that the data has, each leaves σ²/(σ² + τ²λ_j) undetermined
+    p = min(moments.num_rows, posterior.eigenvalues.shape[-1])
+    signal = tau2.unsqueeze(-1) * posterior.eigenvalues[:, :p]
+
     def right_side(sigma2: Tensor) -> Tensor:
-        return total / (moments.num_data - effective_dimension(posterior, sigma2, tau2))
+        undetermined = (sigma2.unsqueeze(-1) / (sigma2.unsqueeze(-1) + signal)).sum(dim=-1)
+        return total / (moments.num_data - p + undetermined)
 
     low = total / moments.num_data
     high = right_side(low)
     for _ in range(100):  # bisection on the logarithm
-        middle = (low * high).sqrt()
+        middle = torch.exp((low.log() + high.log()) / 2)
         below = middle < right_side(middle)
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return high

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 from tqdm import tqdm
 
-from richbll.errors import DataError, ShapeError
+from richbll.errors import DataChangedError, DataError, ShapeError
 
 _LABELS = ("labels", "label")
 _ROWS_OF_A_TENSOR = 256  # rows at a time when whole tensors are given instead of batches
@@ -23,7 +23,8 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return tuple(map_tensors(item, change) for item in value)
+        parts = [map_tensors(item, change) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
 
@@ -42,6 +43,7 @@ class Batch:
     kwargs: dict[str, Any]
     targets: Tensor | None
     size: int
+    per_example: tuple[bool, ...]  # which of the input tensors have the batch as first dimension; the others are whole
     index: int = 0  # number of this batch in its stream
     start: int = 0  # number of its first row in the stream
     row_weights: Tensor | None = None  # (n,) for rows that do not all stand for equally many examples
@@ -53,9 +55,10 @@ class Batch:
 
     def rows(self, rows: Tensor | slice) -> "Batch":
         """Some of the examples. Tensors whose first dimension is not the batch are passed on whole."""
+        is_mine = iter(self.per_example)
 
         def pick(tensor: Tensor) -> Tensor:
-            return tensor[rows] if self.is_per_example(tensor) else tensor
+            return tensor[rows] if next(is_mine) else tensor
 
         size = len(range(*rows.indices(self.size))) if isinstance(rows, slice) else len(rows)
         args, kwargs = map_tensors((self.args, self.kwargs), pick)
@@ -63,15 +66,12 @@ class Batch:
         row_weights = None if self.row_weights is None else self.row_weights[rows]
         return replace(self, args=args, kwargs=kwargs, targets=targets, size=size, row_weights=row_weights)
 
-    def is_per_example(self, tensor: Tensor) -> bool:
-        """Whether the first dimension of this input is the batch."""
-        return tensor.ndim > 0 and tensor.shape[0] == self.size
-
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device."""
-        if all(tensor.device == device for tensor in tensors_in((self.args, self.kwargs, self.targets))):
+        """The same batch on a device, of tensors that autograd may use."""
+        tensors = tensors_in((self.args, self.kwargs, self.targets))
+        if all(tensor.device == device and not tensor.is_inference() for tensor in tensors):
             return self
-        args, kwargs = map_tensors((self.args, self.kwargs), lambda tensor: tensor.to(device))
+        args, kwargs = map_tensors((self.args, self.kwargs), lambda tensor: _usable(tensor.to(device)))
         targets = None if self.targets is None else self.targets.to(device)
         return replace(self, args=args, kwargs=kwargs, targets=targets)
 
@@ -91,8 +91,16 @@ class Batch:
         return self.targets.reshape(f.shape)
 
 
-def inputs_of(x: Any) -> Batch:
-    """Inputs alone, as `predict` takes them: a tensor, a tuple of tensors, or a mapping by keyword."""
+def _usable(tensor: Tensor) -> Tensor:
+    """Tensors made under inference_mode cannot be saved for a gradient; their copies can."""
+    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
+
+
+def inputs_of(x: Any, size: int | None = None) -> Batch:
+    """Inputs alone, as `predict` takes them: a tensor, a tuple of tensors, or a mapping by keyword.
+
+    The batch is the first dimension of the targets where these are known, else of the first tensor.
+    """
     if isinstance(x, Mapping):
         args, kwargs = (), {str(key): item for key, item in x.items() if key not in _LABELS}
     else:
@@ -103,7 +111,11 @@ def inputs_of(x: Any) -> Batch:
             f"Inputs of type {type(x).__name__} hold no tensor with a batch dimension. "
             "Give a tensor, a tuple of tensors or a mapping of tensors (NumPy arrays: torch.from_numpy)."
         )
-    return Batch(args=args, kwargs=kwargs, targets=None, size=tensors[0].shape[0])
+    size = tensors[0].shape[0] if size is None else size
+    per_example = tuple(tensor.ndim > 0 and tensor.shape[0] == size for tensor in tensors_in((args, kwargs)))
+    if not any(per_example):
+        raise ShapeError(f"A batch has {size} targets but inputs of shape {tuple(tensors[0].shape)}.")
+    return Batch(args=args, kwargs=kwargs, targets=None, size=size, per_example=per_example)
 
 
 def unpack(raw: Any) -> Batch:
@@ -111,19 +123,21 @@ def unpack(raw: Any) -> Batch:
     if isinstance(raw, tuple | list):
         if len(raw) == 1:
             return inputs_of(raw[0])
-        if len(raw) != 2 or not (raw[1] is None or isinstance(raw[1], Tensor)):
+        if len(raw) != 2:
             raise DataError(
                 f"A batch of {len(raw)} parts cannot be told apart into inputs and targets. "
                 "Yield (x, y), or ((x1, x2, …), y) for several inputs, or a mapping with 'labels'."
             )
-        batch, targets = inputs_of(raw[0]), raw[1]
+        inputs, targets = raw
     else:
-        batch = inputs_of(raw)
         given = [raw[key] for key in _LABELS if key in raw] if isinstance(raw, Mapping) else []
-        targets = given[0] if given and isinstance(given[0], Tensor) else None
-    if targets is not None and (targets.ndim == 0 or len(targets) != batch.size):
-        raise ShapeError(f"A batch has {batch.size} inputs but targets of shape {tuple(targets.shape)}.")
-    return replace(batch, targets=targets)
+        inputs, targets = raw, given[0] if given else None
+    if targets is None:
+        return inputs_of(inputs)
+    if not isinstance(targets, Tensor) or targets.ndim == 0:
+        what = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"type {type(targets).__name__}"
+        raise ShapeError(f"A batch has targets of {what}: they must be a tensor with one row per example.")
+    return replace(inputs_of(inputs, len(targets)), targets=targets)
 
 
 class Stream:
@@ -134,29 +148,32 @@ class Stream:
     def __init__(self, data: Any, device: torch.device, progress: bool | None = None) -> None:
         if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
             raise DataError(f"{type(data).__name__} yields single examples. Wrap it in a torch.utils.data.DataLoader.")
+        if isinstance(data, Mapping):
+            raise DataError("A mapping is one batch, not an iterable of batches: put it into a list.")
+        two = isinstance(data, list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+        if two and data[0].ndim != data[1].ndim:
+            raise DataError("A list of two tensors is two batches of inputs; for inputs and targets give (x, y).")
         is_pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
         if isinstance(data, Tensor) or is_pair:
             data = _chunks(data)
         try:
-            iterator = iter(data)
+            self._next = iter(data)  # the first reading goes on where `peek` stopped
         except TypeError as error:
             raise DataError(
                 f"{type(data).__name__} is not an iterable of batches. Give a DataLoader, a list of (x, y) "
                 "batches, or one pair of tensors (x, y)."
             ) from error
-        self.can_be_reread = iterator is not data
+        self.can_be_reread = self._next is not data
         self._data = data
         self._device = device
         self._progress = progress
-        self._first: list[Any] = []
-        self._once = None if self.can_be_reread else iterator
+        self._seen: list[Any] = []
+        self._num_readings = 0
 
     def peek(self) -> Batch:
-        """The first batch that is not empty. A stream that can be read only once loses nothing."""
-        source = iter(self._data) if self._once is None else self._once
-        for raw in source:
-            if self._once is not None:
-                self._first.append(raw)
+        """The first batch that is not empty. Nothing is lost: the first reading begins with it."""
+        for raw in self._next:
+            self._seen.append(raw)
             batch = unpack(raw)
             if batch.size > 0:
                 return batch.to(self._device)
@@ -164,7 +181,9 @@ class Stream:
 
     def batches(self, task: str) -> Iterator[Batch]:
         """All batches, numbered, with a progress bar named after the task."""
-        source = iter(self._data) if self._once is None else chain(self._first, self._once)
+        source = chain(self._seen, self._next) if self._num_readings == 0 else iter(self._data)
+        self._num_readings += 1
+        self._seen = []
         start = 0
         disable = None if self._progress is None else not self._progress
         for index, raw in enumerate(tqdm(source, desc=task, total=_length(self._data), disable=disable, leave=False)):
@@ -172,6 +191,11 @@ class Stream:
             if batch.size > 0:
                 start += batch.size
                 yield batch.to(self._device)
+        if start == 0 and self._num_readings > 1:
+            raise DataChangedError(
+                "The data could be read only once: its iterator is used up, although it looks like one that starts "
+                'anew. Give a list or a DataLoader, a subsample of a number of rows, or solver="cross".'
+            )
         if start == 0:
             raise DataError("The loader yielded no examples: nothing can be fitted.")
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from richbll.checks import finite_rows
-from richbll.errors import ModelError
+from richbll.errors import ModelError, RichBLLWarning
 from richbll.network.batches import Batch, map_tensors, tensors_in
-from richbll.network.outputs import read_output, same_up_to_rounding
+from richbll.network.functional import call_with
+from richbll.network.outputs import coarsest, read_output, same_outputs
 
 _MOST_ROWS = 128  # of a micro-batch: beyond this vectorisation gains nothing and activations grow
 
@@ -59,7 +60,9 @@ class ExampleGradients:
         self._model = model
         self._constants = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._parameters = {name: self._constants[name] for name in names}
+        self._precision = coarsest(*(parameter.dtype for parameter in self._constants.values()))
         self._vectorised = True
+        self._heard_of: set[str] = set()
 
     def micro_batches(
         self, batch: Batch, f: Tensor, block: Block, most_bytes: int, columns: Tensor | None = None
@@ -78,7 +81,8 @@ class ExampleGradients:
             rows = slice(start, min(start + num_rows, batch.size))
             chosen = _every_output(f[rows]) if columns is None else columns[rows].unsqueeze(1)
             gradients = self._read(batch, rows, f[rows], chosen, names)
-            pieces = [gradients[piece.name].flatten(2)[..., piece.start : piece.stop] for piece in block]
+            flat = {name: g.reshape(*g.shape[:2], -1) for name, g in gradients.items()}
+            pieces = [flat[piece.name][..., piece.start : piece.stop] for piece in block]
             phi_m = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
             finite_rows("gradients", batch.where, phi_m)
             yield rows, phi_m
@@ -87,17 +91,19 @@ class ExampleGradients:
         if self._vectorised:
             try:
                 gradients, seen = self._all_at_once(batch, rows, columns, names)
-                if same_up_to_rounding(seen, f, f.dtype):
+                if same_outputs(seen, f, self._precision):
                     return gradients
             except Exception:
                 pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
             self._vectorised = False
         gradients, seen = self._one_by_one(batch, rows, columns, names)
-        if not same_up_to_rounding(seen, f, f.dtype):
+        if not same_outputs(seen, f, self._precision):
             raise ModelError(
                 f"In {batch.where} the model's output for an example depends on the other examples of its batch "
                 f"(by up to {(seen - f).abs().max().item():.3g}), so an example has no gradient of its own. "
-                "BatchNorm with track_running_stats=False and randomness in eval mode do this."
+                "BatchNorm with track_running_stats=False, state that is kept between calls and randomness in eval "
+                "mode do this, and so does a mean over padded positions of nn.TransformerEncoder, whose fast path sets "
+                "them to zero in eval mode (take the mean over the others)."
             )
         return gradients
 
@@ -105,7 +111,7 @@ class ExampleGradients:
         self, batch: Batch, rows: slice, columns: Tensor, names: list[str]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Gradients (n', c', …) of these rows' columns by torch.func, and the outputs (n', c) it saw."""
-        is_mapped = [batch.is_per_example(leaf) for leaf in tensors_in((batch.args, batch.kwargs))]
+        is_mapped = batch.per_example
         batch = batch.rows(rows)
         leaves = tensors_in((batch.args, batch.kwargs))
 
@@ -118,7 +124,7 @@ class ExampleGradients:
                 return leaf.unsqueeze(0) if next(mapped) else leaf
 
             args, kwargs = map_tensors((batch.args, batch.kwargs), as_batch_of_one)
-            f = read_output(functional_call(self._model, self._constants | parameters, args, kwargs), 1)[0]
+            f = read_output(call_with(self._model, self._constants | parameters, args, kwargs), 1)[0]
             return f.gather(0, columns), f
 
         in_dims = (None, 0, *(0 if mapped else None for mapped in is_mapped))
@@ -139,18 +145,41 @@ class ExampleGradients:
             pair = slice(max(0, min(row, batch.size - 2)), max(0, min(row, batch.size - 2)) + 2)
             example = batch.rows(pair)
             with torch.enable_grad():
-                raw = functional_call(self._model, self._constants | chosen, example.args, example.kwargs)
+                raw = call_with(self._model, self._constants | chosen, example.args, example.kwargs)
                 f = read_output(raw, example.size)[row - pair.start]  # (c,)
             seen.append(f.detach())
-            by_output = [
-                torch.autograd.grad(f_c, list(chosen.values()), retain_graph=True, materialize_grads=True)
-                if f_c.requires_grad
-                else [torch.zeros_like(p) for p in chosen.values()]
-                for f_c in f[columns[row - rows.start]]
-            ]
+            by_output = [self._of_one(f_c, chosen) for f_c in f[columns[row - rows.start]]]
             for position, name in enumerate(names):
                 gradients[name].append(torch.stack([by_one[position] for by_one in by_output]))
+        self._warn_of_silence(names)
         return {name: torch.stack(parts) for name, parts in gradients.items()}, torch.stack(seen)
+
+    def _of_one(self, f: Tensor, chosen: dict[str, Tensor]) -> list[Tensor]:
+        """The gradient of one number by the chosen parameters; zero where it does not depend on one."""
+        if not f.requires_grad:
+            return [torch.zeros_like(parameter) for parameter in chosen.values()]
+        try:
+            found = torch.autograd.grad(f, list(chosen.values()), retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "checkpoint" in str(error).lower():
+                raise ModelError(
+                    "A reentrant checkpoint hides its parameters from the gradient: use_reentrant=False."
+                ) from error
+            raise
+        self._heard_of |= {name for name, g in zip(chosen, found, strict=True) if g is not None}
+        filled = zip(found, chosen.values(), strict=True)
+        return [torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g for g, p in filled]
+
+    def _warn_of_silence(self, names: list[str]) -> None:
+        silent = [name for name in names if name not in self._heard_of]
+        if silent:
+            self._heard_of |= set(silent)  # say it once
+            warnings.warn(
+                f"The output does not depend on {len(silent)} parameter tensors ({', '.join(silent[:3])}, …): they are "
+                "unused, or hidden by a reentrant checkpoint (use_reentrant=False shows them).",
+                RichBLLWarning,
+                stacklevel=6,
+            )
 
 
 def _every_output(f: Tensor) -> Tensor:

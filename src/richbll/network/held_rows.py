@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +44,7 @@ class _Part:
 
 
 def hold_rows(
-    stream: Stream, subsample: int | float, least: int, seed: int, most_bytes: int, strata: Strata | None = None
+    stream: Stream, subsample: Any, least: int, seed: int, most_bytes: int, strata: Strata | None = None
 ) -> HeldRows:
     """The k rows with the smallest hash(seed, index), of each stratum where there are strata, in one pass.
 
@@ -51,7 +53,7 @@ def hold_rows(
     """
     groups_of = strata or (lambda batch: torch.zeros(batch.size, dtype=torch.int64))
     counts = None
-    if isinstance(subsample, float) and stream.can_be_reread:
+    if not isinstance(subsample, Integral) and stream.can_be_reread:
         counts = _counted(groups_of(batch) for batch in stream.batches("counting"))
 
     def size_of(group: int) -> int:
@@ -66,6 +68,7 @@ def hold_rows(
         held.append(_Part(row_keys(seed, batch.start, batch.size), groups.numpy(), batch))
         num_held += batch.size
         num_data = batch.start + batch.size
+        _check_size(held, 2 * most_bytes)
         if num_held > 2 * sum(min(count, size_of(group)) for group, count in seen.items()):
             held = _pruned(held, seen, size_of)
             num_held = _check_size(held, most_bytes)
@@ -149,7 +152,7 @@ def _followed_by(first: Batch, second: Batch) -> Batch:
 def _form(batch: Batch) -> object:
     """What must agree for two batches to be one: shapes but for the rows; None where an input is not per example."""
     tensors = tensors_in((batch.args, batch.kwargs, batch.targets))
-    if not all(batch.is_per_example(tensor) for tensor in tensors):
+    if not all(batch.per_example):
         return object()
     forms = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
     return (str(map_tensors((batch.args, batch.kwargs), lambda _: "tensor")), batch.targets is None, forms)

@@ -6,6 +6,7 @@ two constants, (1, 1) for a plain `nn.Linear` and (s, 1) for a read-out that mul
 twice, tied to other weights, squashed, mixed or scaled per output fails it.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from richbll.checks import finite_rows
-from richbll.errors import LastLayerError
+from richbll.errors import LastLayerError, ModelError
 from richbll.network.batches import Batch
-from richbll.network.outputs import read_output, same_up_to_rounding
+from richbll.network.functional import call_with
+from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
 from richbll.rng import child_generator
 
 _PROBE_ROWS = 8
@@ -59,8 +60,9 @@ class LastLayer:
 
 def _positions(given: Tensor, num_rows: int) -> str:
     return (
-        f"receives shape {tuple(given.shape)} for {num_rows} examples: it is applied at several positions. "
-        "Select or pool the position before the last layer, so that each example has one feature vector."
+        f"receives shape {tuple(given.shape)} for {num_rows} examples: it is applied at several positions, or a single "
+        "example lacks its batch dimension. Select or pool the position before the last layer, so that each example "
+        "has one feature vector."
     )
 
 
@@ -68,9 +70,11 @@ def _positions(given: Tensor, num_rows: int) -> str:
 def recorded_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
     """The inputs of a layer during the block; the hook is removed afterwards, also after an error."""
     inputs: list[Tensor] = []
+    thread = threading.get_ident()
 
     def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs.append(args[0] if args else kwargs["input"])
+        if threading.get_ident() == thread:  # another thread may be running the same model
+            inputs.append(args[0] if args else kwargs["input"])
 
     handle = layer.register_forward_pre_hook(record, with_kwargs=True)
     try:
@@ -92,7 +96,7 @@ def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module |
             refused.append(f"\n  - {error}")
     raise LastLayerError(
         "No linear layer produces the model's output, up to reshaping, a constant factor and a constant."
-        + ("".join(refused) or " The model ran no nn.Linear at all.")
+        + ("".join(refused[:3]) or " The model ran no nn.Linear at all.")
         + "\nIf something is applied after the last layer (softmax, a scaling per output, a skip connection), wrap the "
         "model so that it returns the last layer's output; or name the layer with last_layer=…"
     )
@@ -140,7 +144,13 @@ def _checked(model: nn.Module, name: str, batch: Batch) -> LastLayer:
         leaves[f"{name}.bias".lstrip(".")] = bias.detach().clone().requires_grad_()
 
     with recorded_inputs(layer) as inputs, torch.enable_grad():
-        raw = functional_call(model, leaves, probe.args, probe.kwargs)
+        try:
+            raw = call_with(model, leaves, probe.args, probe.kwargs)
+        except Exception as error:
+            raise ModelError(
+                f"The model runs on {batch.where} as a whole but not on its first {probe.size} rows: {error}. Examples "
+                "must be independent rows of every input whose first dimension is the batch."
+            ) from error
     f = read_output(raw, probe.size)
     finite_rows("output", probe.where, f)
     if len(inputs) != 1:
@@ -168,11 +178,13 @@ def _own_parameters(model: nn.Module, name: str, layer: nn.Module) -> tuple[Tens
     if weight is None or weight.ndim != 2 or set(own) - {"weight", "bias"}:
         raise LastLayerError(
             f"'{name}' ({type(layer).__name__}) has the parameters {sorted(own) or 'none'}; a last layer has a matrix "
-            "'weight' and perhaps a 'bias'. Merge adapters and remove parametrisations of the last layer first."
+            "'weight' and perhaps a 'bias'. Merge adapters and remove parametrisations of the last layer first; a "
+            "1 × 1 convolution can be an nn.Linear after Flatten."
         )
-    prefix = f"{name}." if name else ""
+    modules = dict(model.named_modules(remove_duplicate=False))
     for other, parameter in model.named_parameters(remove_duplicate=False):
-        if other not in (f"{prefix}weight", f"{prefix}bias") and (parameter is weight or parameter is bias):
+        owner = modules.get(other.rpartition(".")[0])
+        if owner is not layer and (parameter is weight or parameter is bias):
             raise LastLayerError(
                 f"'{name}' shares its weights with '{other}' (a tied head), so they act in two places. Give the last "
                 "layer a copy of its own: layer.weight = nn.Parameter(layer.weight.detach().clone())."
@@ -186,7 +198,7 @@ def _factors(name: str, a: Tensor, f: Tensor, leaves: tuple[Tensor, ...]) -> tup
     R = probe.to(device=f.device, dtype=f.dtype)
     if not f.requires_grad:
         raise LastLayerError(f"The model's output does not depend differentiably on '{name}'.")
-    gradients = torch.autograd.grad((R * f).sum(), leaves, allow_unused=True)
+    gradients = torch.autograd.grad(f, leaves, grad_outputs=R, allow_unused=True)
     factors = []
     expected = [R.mT.to(torch.float64) @ a.to(torch.float64), R.to(torch.float64).sum(dim=0)]
     for part, gradient, target in zip(("weight", "bias"), gradients, expected, strict=False):
@@ -195,12 +207,13 @@ def _factors(name: str, a: Tensor, f: Tensor, leaves: tuple[Tensor, ...]) -> tup
         got = gradient.to(torch.float64)
         size = target.square().sum()
         factor = float((got * target).sum() / size) if size > 0 else 1.0
-        if not same_up_to_rounding(got, factor * target, f.dtype):
+        if not same_up_to_rounding(got, factor * target, coarsest(f.dtype, a.dtype, leaves[0].dtype)):
             raise LastLayerError(
                 f"The output is not '{name}' up to a constant factor: its gradient by the {part} differs from "
                 "the features' by more than rounding. Is something applied after it, or is it used elsewhere too?"
             )
-        factors.append(1.0 if abs(factor - 1) <= 4 * torch.finfo(f.dtype).eps else factor)
+        eps = torch.finfo(coarsest(f.dtype, a.dtype, leaves[0].dtype)).eps
+        factors.append(1.0 if abs(factor - 1) <= 4 * eps else factor)
     return factors[0], factors[1] if len(factors) > 1 else 1.0
 
 
@@ -213,7 +226,7 @@ def check_output(last_layer: LastLayer, layer: nn.Module, a: Tensor, f: Tensor, 
     """f = α W a + constant on these examples: nothing that depends on the input follows the layer."""
     weight = layer.get_parameter("weight")
     linear = _linear_part(last_layer.weight_factor, weight, a) + last_layer.constant.to(a.device)
-    if not same_up_to_rounding(f, linear, f.dtype):
+    if not same_outputs(f, linear, coarsest(f.dtype, a.dtype, weight.dtype)):
         gap = (f.detach().to(torch.float64) - linear).abs().max().item()
         raise LastLayerError(
             f"On {where} the model's output differs from its last layer '{last_layer.name}' by up to {gap:.3g} "

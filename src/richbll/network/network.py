@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from richbll.checks import finite_rows
 from richbll.errors import ModelError, NonFiniteError, RichBLLWarning
 from richbll.network.batches import Batch, tensors_in
+from richbll.network.functional import call_with
 from richbll.network.gradients import ExampleGradients
 from richbll.network.last_layer import LastLayer, check_output, find_last_layer, recorded_inputs
 from richbll.network.outputs import read_output
@@ -59,7 +59,7 @@ def forward(model: nn.Module, last_layer: LastLayer, batch: Batch) -> tuple[Tens
     with recorded_inputs(layer) as inputs, torch.set_grad_enabled(wanted):
         if wanted:
             constants = {name: p.detach() for name, p in model.named_parameters()}
-            raw = functional_call(model, constants, batch.args, batch.kwargs)
+            raw = call_with(model, constants, batch.args, batch.kwargs)
         else:
             raw = model(*batch.args, **batch.kwargs)
     a = last_layer.input_rows(inputs[0] if inputs else None, batch.size)
@@ -112,6 +112,8 @@ def read_network(
 def _check_weights(model: nn.Module, batch: Batch) -> None:
     """A saturating activation can hide an infinite weight from the features, so the weights are looked at too."""
     for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ModelError(f"Parameter '{name}' has no shape yet: run one batch through the model first.")
         finite = torch.isfinite(parameter.detach())
         if not bool(finite.all()):
             raise NonFiniteError(

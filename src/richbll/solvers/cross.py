@@ -13,6 +13,7 @@ from richbll.core.projection import Projection, spectrum_of
 from richbll.errors import MemoryBudgetError
 from richbll.network.gradients import blocks_of
 from richbll.network.network import Network
+from richbll.solvers.exact import add_product
 from richbll.solvers.solution import Solution, Source, counted
 
 
@@ -35,9 +36,8 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
         if not block:
             continue
         for rows, phi_m in reader.micro_batches(batch, f, block, memory // 16, reading.columns):  # (n', c, m)
-            phi_m64 = phi_m.to(torch.float64)
-            cross += phi_m64.permute(1, 2, 0) @ phi_r[rows].to(torch.float64)
-            trace_m += phi_m64.square().sum(dim=(0, 2))
+            add_product(cross, phi_m.to(torch.float64), phi_r[rows].to(torch.float64))
+            trace_m += torch.linalg.vector_norm(phi_m, dim=(0, 2), dtype=torch.float64).square()
     assert total is not None  # a stream without examples has raised
     projection = projection_from(cross, total, trace_m, phi_r.dtype)
     return Solution(counted(total, stream), projection, cross)

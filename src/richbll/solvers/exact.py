@@ -14,9 +14,11 @@ from richbll.network.gradients import blocks_of
 from richbll.network.network import Network
 from richbll.solvers.solution import Solution, Source, feature_moments
 
+_SLICE = 2**14  # parameters at a time in a product
+
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
-    """Moments and projection, with C in at most half of the memory and gradients in a quarter."""
+    """Moments and projection, with C in at most a third of the memory and gradients in an eighth."""
     moments, dtype = feature_moments(network, stream)
     spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
     c, width = network.num_gradients, spectrum.num_alive
@@ -25,7 +27,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     CtC = torch.zeros(c, width, width, dtype=torch.float64, device=device)
     UtU = torch.eye(width, dtype=torch.float64, device=device)
     trace_m = torch.zeros(c, dtype=torch.float64, device=device)
-    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 2)) if width else []
+    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 3)) if width else []
     reader = network.gradients()
     for number, block in enumerate(blocks, start=1):
         task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
@@ -39,13 +41,20 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
             U = phi @ spectrum.rough_whitener  # (n, alive)
             gram += phi.mT @ phi
             UtU += U.mT @ U
-            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 4, columns):  # (n', c, m')
+            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 8, columns):  # (n', c, m')
                 phi_m = phi_m.to(torch.promote_types(phi_m.dtype, torch.float32))  # products of bfloat16 are too coarse
-                C += phi_m.permute(1, 2, 0) @ U[rows].to(phi_m.dtype)
-                trace_m += phi_m.to(torch.float64).square().sum(dim=(0, 2))
+                add_product(C, phi_m, U[rows].to(phi_m.dtype))
+                trace_m += torch.linalg.vector_norm(phi_m, dim=(0, 2), dtype=torch.float64).square()
         _check_same_data(moments.gram_projection, gram, dtype)
         CtC += C.mT @ C
     return Solution(moments, refined_projection(spectrum, UtU, CtC, trace_m, dtype))
+
+
+def add_product(C: Tensor, phi_m: Tensor, U: Tensor) -> None:
+    """C += Φ^mᵀU in place, a slice of parameters at a time, so that the product is never there as a whole."""
+    for start in range(0, C.shape[1], _SLICE):
+        part = slice(start, start + _SLICE)
+        C[:, part] += phi_m[:, :, part].permute(1, 2, 0) @ U
 
 
 def _largest_block(network: Network, width: int, most_bytes: int) -> int:

@@ -1,0 +1,398 @@
+"""Rough use: contexts, threads, odd modules, odd data. Each of these was wrong or raw once."""
+
+import threading
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from richbll import RichBLL, load
+from richbll.errors import (
+    DataChangedError,
+    DataError,
+    LastLayerError,
+    ModelError,
+    OptionError,
+    RichBLLWarning,
+)
+from tests.cases import Forward, make
+from tests.reference import dense
+
+X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
+def fitted(model: nn.Module, data=X, **options) -> RichBLL:
+    return RichBLL(model, **({"noise_variance": 0.3} | options)).fit(data)
+
+
+WANT = fitted(mlp()).predict(X).epistemic_variance
+
+
+# ---------------------------------------------------------------------- contexts
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_fit_and_predict_under_no_grad_and_inference_mode(context) -> None:
+    model = mlp()
+    with context():
+        uq = fitted(model)
+        torch.testing.assert_close(uq.predict(X).epistemic_variance, WANT)
+        module = uq.as_module()
+    x = X.clone().requires_grad_()
+    uq.predict(x).std.sum().backward()
+    assert x.grad is not None
+    module(x)[1].sum().backward()
+
+
+def test_data_and_buffers_made_under_inference_mode() -> None:
+    model = mlp()
+    with torch.inference_mode():
+        x = X.clone()
+        model.register_buffer("extra", torch.ones(2))
+    torch.testing.assert_close(fitted(model, x).predict(X).epistemic_variance, WANT)
+
+
+def test_an_autocast_around_predict_does_not_coarsen_the_variance() -> None:
+    uq = RichBLL(mlp(), noise_variance=1.0, prior_variance=1e6, ridge=0.1).fit(X[:20])
+    with torch.autocast("cpu", dtype=torch.float16):
+        pred = uq.predict(100 * X)
+    assert pred.std.dtype == torch.float32
+    assert bool(torch.isfinite(pred.std).all())
+
+
+# ---------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("how", ["predict", "predict in train mode", "predict with gradient", "as_module"])
+def test_two_threads_get_their_own_answers(how: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
+    )
+    model.train(how == "predict in train mode")
+    uq = RichBLL(model, noise_variance=0.3, ridge=1.0).fit(torch.randn(200, 4))
+    module = uq.as_module()
+    inputs = [torch.randn(64, 4), 5 * torch.randn(64, 4)]
+    wanted = [uq.predict(x).epistemic_variance for x in inputs]
+    wrong: list[object] = []
+
+    def work(x: torch.Tensor, want: torch.Tensor) -> None:
+        try:
+            for _ in range(60):
+                z = x.clone().requires_grad_(how == "predict with gradient")
+                got = module(z)[1] if how == "as_module" else uq.predict(z).epistemic_variance
+                if not torch.allclose(got, want, rtol=1e-4):
+                    wrong.append("other answer")
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, wanted, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ---------------------------------------------------------------------- odd modules
+
+
+def against_dense(model: nn.Module, last_layer: str, x: torch.Tensor = X) -> None:
+    model = model.double()
+    x = x.double() if x.is_floating_point() else x
+    got = RichBLL(model, noise_variance=0.3, ridge=0.1).fit(x).predict(x).epistemic_variance[:, 0]
+    jacobians = dense.jacobians(model, last_layer, (x,))
+    want = dense.rich_covariance(jacobians.phi_r[0], jacobians.phi_m[0], jacobians.phi_r[0], 0.3, ridge=0.1)
+    np.testing.assert_allclose(got.numpy(), want.diagonal(), rtol=1e-6)
+
+
+def test_scalar_parameters() -> None:
+    parts = {"scale": nn.Parameter(torch.tensor(1.3)), "body": mlp()}
+    against_dense(Forward(lambda m, x: m.body(m.scale * x), **parts), "body.2")
+
+
+def test_a_head_under_two_names() -> None:
+    head = nn.Linear(6, 1)
+    layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), head)
+    against_dense(Forward(lambda m, x: m.layers(x), head=head, layers=layers), "head")
+
+
+def test_sparse_gradients() -> None:
+    parts = {"words": nn.Embedding(9, 5, sparse=True), "head": nn.Linear(5, 1)}
+    against_dense(
+        Forward(lambda m, x: m.head(torch.tanh(m.words(x).mean(1))), **parts), "head", torch.randint(9, (50, 4))
+    )
+
+
+def test_data_parallel_is_looked_into() -> None:
+    torch.testing.assert_close(fitted(nn.DataParallel(mlp())).predict(X).epistemic_variance, WANT)
+
+
+def test_scripted_and_lazy_models_are_refused_with_advice() -> None:
+    with pytest.warns(DeprecationWarning, match="script"):
+        scripted = torch.jit.script(mlp())
+    with pytest.raises(ModelError, match="eager module"):
+        RichBLL(scripted)
+    lazy = nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 1))
+    with pytest.raises(ModelError, match="run one batch"):
+        fitted(lazy)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_reentrant_checkpoints_are_told() -> None:
+    parts = {"hidden": nn.Linear(4, 6), "head": nn.Linear(6, 1)}
+    model = Forward(lambda m, x: m.head(checkpoint(lambda z: torch.tanh(m.hidden(z)), x, use_reentrant=True)), **parts)
+    with pytest.warns(RichBLLWarning, match=r"hidden\.weight.*reentrant checkpoint"):
+        fitted(model)
+    parts = {"stem": nn.Linear(4, 4), "hidden": nn.Linear(4, 6), "head": nn.Linear(6, 1)}
+    model = Forward(
+        lambda m, x: m.head(checkpoint(lambda z: torch.tanh(m.hidden(z)), m.stem(x), use_reentrant=True)), **parts
+    )
+    with pytest.raises(ModelError, match="use_reentrant=False"):
+        fitted(model)
+
+
+def test_whatever_a_forward_pass_leaves_behind_is_taken_away() -> None:
+    def forward(m, x):
+        m.ema = 0.9 * m.ema + 0.1 * x.mean(0)  # a buffer that is assigned anew
+        m.cache["x"] = x
+        m.seen.append(x)
+        m.previous = (x,)
+        return m.body(x)
+
+    model = Forward(forward, body=mlp())
+    model.register_buffer("ema", torch.zeros(4))
+    model.cache, model.seen, model.previous = {}, [], None
+    ema = model.ema
+    fitted(model, solver="cross")
+    assert model.ema is ema
+    assert bool((ema == 0).all())
+    assert (model.cache, model.seen, model.previous) == ({}, [], None)
+
+
+def test_embeddings_that_renormalise_themselves_keep_their_weights() -> None:
+    parts = {"words": nn.Embedding(9, 5, max_norm=0.5), "head": nn.Linear(5, 1)}
+    model = Forward(lambda m, x: m.head(torch.tanh(m.words(x).mean(1))), **parts)
+    before = model.words.weight.detach().clone()
+    fitted(model, torch.randint(9, (50, 4)), ridge=0.1)
+    assert torch.equal(model.words.weight, before)
+
+
+def test_old_weight_norm_can_be_exported() -> None:
+    with pytest.warns(FutureWarning):
+        hidden = nn.utils.weight_norm(nn.Linear(4, 6))
+    model = nn.Sequential(hidden, nn.Tanh(), nn.Linear(6, 1))
+    model(X).sum().backward()
+    uq = fitted(model)
+    torch.testing.assert_close(uq.as_module()(X)[1], uq.predict(X).epistemic_variance)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e4])
+def test_a_large_constant_in_the_output_hides_nothing(offset: float) -> None:
+    good = Forward(lambda m, x: offset + m.body(x), body=mlp())
+    torch.testing.assert_close(fitted(good).predict(X).epistemic_variance, WANT, rtol=1e-3, atol=1e-6)
+    depends_on_batch = Forward(lambda m, x: offset + m.body(x - x.mean(0)), body=mlp())
+    skips = Forward(lambda m, x: offset + m.body(x) + 0.3 * x[:, :1], body=mlp())
+    for bad in (depends_on_batch, skips):
+        with pytest.raises(ModelError, match=r"other examples of its batch|by-passes that layer"):
+            fitted(bad)
+
+
+def test_a_coarse_network_with_a_fine_output_is_accepted() -> None:
+    model = Forward(lambda m, x: m.body(x.bfloat16()).float(), body=mlp().bfloat16())
+    pred = fitted(model, ridge=0.1).predict(X)
+    assert pred.std.dtype == torch.float32
+
+
+# ---------------------------------------------------------------------- odd data
+
+
+class UsedUp:
+    """Looks like something that can be read again, and is not."""
+
+    def __init__(self) -> None:
+        self._iterator = iter(list(X.split(16)))
+
+    def __iter__(self):
+        return self._iterator
+
+
+def test_an_iterable_that_is_used_up_loses_nothing_or_says_so() -> None:
+    assert fitted(mlp(), UsedUp(), enrich=False).num_data == 50
+    assert fitted(mlp(), UsedUp(), solver="cross").num_data == 50
+    assert fitted(mlp(), UsedUp(), subsample=20).num_data == 50
+    with pytest.raises(DataChangedError, match='solver="cross"'):
+        fitted(mlp(), UsedUp())
+
+
+def test_constants_are_told_from_examples_also_in_a_subsample() -> None:
+    def forward(m, x, w):
+        return m.head(torch.tanh(m.hidden(x)) * w)
+
+    model = Forward(forward, hidden=nn.Linear(4, 6), head=nn.Linear(6, 1))
+    w = torch.rand(6)
+    for seed in range(6):
+        uq = fitted(model, [((a, w), None) for a in X[:48].split(12)], subsample=30, seed=seed)
+        assert uq.subsample_size == 30
+    twelve = Forward(
+        forward, hidden=nn.Linear(4, 12), head=nn.Linear(12, 1)
+    )  # of 12 rows and 12 weights nobody can tell
+    with pytest.raises(ModelError, match="but not on its first 8 rows"):
+        fitted(twelve, [((a, torch.rand(12)), None) for a in X[:48].split(12)])
+
+
+def test_named_tuples_reach_the_model_as_such() -> None:
+    Pair = namedtuple("Pair", ["a", "b"])
+    model = Forward(lambda m, pair: m.body(pair.a + pair.b), body=mlp())
+    uq = fitted(model, [((Pair(X, 0 * X),), None)])
+    torch.testing.assert_close(uq.predict((Pair(X, 0 * X),)).epistemic_variance, WANT)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"x": X}, "put it into a list"),
+        ([X, X[:, 0]], r"give \(x, y\)"),
+        ([(X, X[:, 0].numpy())], "targets of type ndarray"),
+        ([{"x": X, "labels": [1.0] * 50}], "targets of type list"),
+    ],
+)
+def test_data_in_the_wrong_wrapping(data, reason) -> None:
+    with pytest.raises(DataError if "targets" not in reason else Exception, match=reason):
+        fitted(mlp(), data)
+
+
+def test_one_example_without_its_batch_dimension() -> None:
+    with pytest.raises((LastLayerError, ModelError), match="batch"):
+        fitted(mlp()).predict(X[0])
+
+
+def test_noise_of_a_network_that_interpolates_is_finite() -> None:
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1)).double()
+    for n in (1, 3, 5, 20):
+        x = X[:n].double()
+        y = model(x).detach() + 1e-8 * torch.randn(n, 1).double()
+        with pytest.warns(RichBLLWarning):
+            noise = RichBLL(model).fit((x, y)).noise_variance
+        assert bool(torch.isfinite(noise).all())
+        assert bool((noise > 0).all())
+
+
+def test_bad_scales_are_told_before_all_data_is_read() -> None:
+    read = []
+
+    class Counting(list):
+        def __iter__(self):
+            for batch in super().__iter__():
+                read.append(1)
+                yield batch
+
+    for options in (
+        {"noise_variance": "loud"},
+        {"prior_variance": -1},
+        {"noise_variance": [1.0, 2.0]},
+        {"noise_variance": None},
+    ):
+        read.clear()
+        with pytest.raises((OptionError, DataError, ValueError)):
+            RichBLL(mlp(), **({"noise_variance": 1.0} | options)).fit(Counting(X.split(5)))
+        assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enrich": "no"},
+        {"enrich": None},
+        {"seed": None},
+        {"seed": 1.5},
+        {"progress": "x"},
+        {"solver": 3},
+        {"parameters": "0.weight"},
+        {"memory_budget": "5iB"},
+        {"memory_budget": float("nan")},
+        {"prior_variance": True},
+        {"subsample": True},
+    ],
+)
+def test_options_of_the_wrong_kind(options) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(options))}="):
+        fitted(mlp(), **options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = {"subsample": np.int64(30), "ridge": np.float32(0.1), "memory_budget": 2e9, "seed": np.int64(3)}
+    assert fitted(mlp(), **options).subsample_size == 30
+    assert fitted(mlp(), subsample=np.float32(0.5)).subsample_size == 25
+    assert fitted(mlp()).sample_functions(np.int64(3))(X).shape == (3, 50, 1)
+
+
+def test_draws_at_nan_raise_like_predictions() -> None:
+    with pytest.raises(DataError, match="NaN or Inf"):
+        fitted(mlp()).sample_functions(2)(X * float("nan"))
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_files_are_readable_by_others_and_extra_state_does_not_matter(tmp_path) -> None:
+    class WithExtra(nn.Linear):
+        def get_extra_state(self):
+            return {"note": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    model = nn.Sequential(WithExtra(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    uq = fitted(model)
+    uq.save(tmp_path / "uq.safetensors")
+    (tmp_path / "plain").write_text("")
+    assert (tmp_path / "uq.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert torch.equal(load(tmp_path / "uq.safetensors", model).predict(X).std, uq.predict(X).std)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"ridge": -1.0}, {"ridge": float("nan")}, {"num_rows": 0}, {"num_data": -5}, {"num_alive": [-5]},
+        {"ranks": [99]}, {"num_rows": float("inf")}, {"num_added": -1},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_fit_leaves_behind(tmp_path, field) -> None:
+    from richbll.errors import ArtifactError
+    from tests.test_artifact import rewrite
+
+    case = make("mlp", 1, torch.float64)
+    RichBLL(case.model, noise_variance=1.0).fit(case.train).save(tmp_path / "uq.safetensors")
+    rewrite(tmp_path / "uq.safetensors", **field)
+    with pytest.raises(ArtifactError, match=r"malformed|shape"):
+        load(tmp_path / "uq.safetensors", case.model)
+
+
+def test_memory_stays_near_the_budget() -> None:
+    """Peak memory of a fit in a process of its own, above what the same process takes without fitting."""
+    import subprocess
+    import sys
+
+    script = """
+import resource, sys, torch
+from torch import nn
+from richbll import RichBLL
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(100, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 1))
+x = torch.randn(400, 100)
+model(x).sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+RichBLL(model, noise_variance=1.0, ridge=1.0, memory_budget="256MiB").fit(x)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 256 * 1.3  # C alone, unsplit, would take 560 MiB
