@@ -58,7 +58,7 @@ def transformer(batch: int) -> Subject:
 
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {
-    "MLP 8-50-50-1, batch 4096": lambda: mlp(8, 50, 4096),
+    "MLP 8-50-50-1, batch 8192": lambda: mlp(8, 50, 8192),
     "MLP 8-50-50-1, batch 256": lambda: mlp(8, 50, 256),
     "MLP 100-1024-1024-1, batch 512": lambda: mlp(100, 1024, 512),
     "CNN width 16, batch 64": lambda: cnn(16, 64),

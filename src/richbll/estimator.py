@@ -201,7 +201,6 @@ class RichBLL:
             >>> bool((pred.std >= 0.5 ** 0.5).all())
             True
         """
-        batch = inputs_of(x)
         a, f = self._forward(x)
         mean, variance = self._head_for(a).in_parts(a, f)
         finite_rows("prediction", "x", torch.cat([mean, variance], dim=1))
@@ -212,7 +211,7 @@ class RichBLL:
             raise OptionError(f"predict takes no options for regression, but got {', '.join(options)}.")
         noise = self._state.noise_variance.to(variance)
         if self._options.noise_function is not None:
-            noise = noise * noise_at(self._options.noise_function, batch.to(a.device), f).to(variance)
+            noise = noise * noise_at(self._options.noise_function, inputs_of(x).to(a.device), f).to(variance)
         return RegressionPredictive(mean, variance, noise, self._calibration)
 
     def joint(self, x: Any) -> JointPredictive:
