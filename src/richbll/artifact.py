@@ -22,6 +22,7 @@ from richbll.errors import ArtifactError, RichBLLWarning
 from richbll.fitted import Fitted
 from richbll.likelihoods.conformal import Calibration
 from richbll.network.last_layer import LastLayer
+from richbll.network.taps import Tap
 
 FORMAT = 1
 _KEY = "richbll"
@@ -72,6 +73,7 @@ def write(
             "has_bias": fitted.last_layer.has_bias,
             "weight_factor": fitted.last_layer.weight_factor,
             "bias_factor": fitted.last_layer.bias_factor,
+            "taps": [[tap.name, tap.width, tap.channels_first] for tap in fitted.last_layer.taps],
         },
         "parameter_names": list(fitted.parameter_names),
         "num_rows": fitted.moments.num_rows,
@@ -154,6 +156,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         weight_factor=float(layer["weight_factor"]),
         bias_factor=float(layer["bias_factor"]),
         constant=tensors["constant"],
+        taps=tuple(Tap(str(name), int(width), bool(first)) for name, width, first in layer["taps"]),
     )
     moments = Moments(
         num_rows=int(header["num_rows"]),
@@ -221,7 +224,7 @@ def _check_ranges(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module
     layer, moments = fitted.last_layer, fitted.moments
     spectra = [projection.spectrum for projection in fitted.projections]
     wrong = {
-        "last_layer": layer.name not in dict(model.named_modules()),
+        "last_layer": not {layer.name, *(tap.name for tap in layer.taps)} <= dict(model.named_modules()).keys(),
         "weight_factor": not math.isfinite(layer.weight_factor) or layer.weight_factor == 0,
         "bias_factor": not math.isfinite(layer.bias_factor),
         "num_rows": moments.num_rows < 1,

@@ -77,8 +77,11 @@ def _evidence_moments(model: nn.Module, fitted: Fitted, options: Options) -> tup
     w = layer.get_parameter("weight").detach().to(torch.float64)  # (c, d)
     if fitted.last_layer.has_bias:
         w = torch.cat([w, layer.get_parameter("bias").detach().to(torch.float64).unsqueeze(1)], dim=1)
-    L = fitted.transform()
-    weight_sq = torch.linalg.solve(L, w.to(L.device).unsqueeze(-1)).square().sum(dim=(1, 2))  # ‖L⁻¹w‖²
+    w = torch.nn.functional.pad(
+        w, (0, fitted.last_layer.num_features - w.shape[1])
+    )  # taps have no weights of their own
+    L = fitted.transform()  # singular at times with a wider basis, but w lies in its range
+    weight_sq = (torch.linalg.pinv(L) @ w.to(L.device).unsqueeze(-1)).square().sum(dim=(1, 2))  # ‖L⁻¹w‖²
     moments = fitted.moments
     residual_sq = moments.row_weight * fitted.moments.residual_sq
     return residual_sq, moments.num_data, fitted.posterior.eigenvalues, weight_sq

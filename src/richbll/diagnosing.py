@@ -30,7 +30,8 @@ def diagnose(model: nn.Module, data: Any, fitted: Fitted, options: Options) -> D
         points = point_kernel(network, Stream(data, device_of(model), options.progress), _MOST_POINTS, options.memory)
     phi = points.phi_r
     rich = variance(torch.einsum("nr,grj->ngj", phi, fitted.covariance_root()))
-    plain = spectral_posterior(torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device), fitted.root)
+    own = (torch.arange(phi.shape[1], device=phi.device) < layer.num_own).to(phi.dtype)
+    plain = spectral_posterior(torch.diag(own), fitted.root)
     V = posterior_root(plain, fitted.noise_variance[: len(fitted.root)], fitted.prior_variance[: len(fitted.root)])
     plain_variance = variance(torch.einsum("nr,grj->ngj", phi, V))
     noise = fitted.noise_variance if options.is_regression and options.noise_function is None else 0 * rich

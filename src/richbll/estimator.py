@@ -37,6 +37,8 @@ class RichBLL:
         likelihood: "regression", "classification" (one class of several), "binary" or "multilabel".
         last_layer: the last layer's name or module; found by running the model, and checked, when None.
         parameters: which of the other weights count, by name. Default: all that require a gradient.
+        basis: what the gradients are projected onto: "last_layer" (the paper's), or "all_layers", which adds the
+            activations that enter earlier layers.
         subsample: a number of rows, a fraction of the data, or "auto"; for classification, of each class.
         solver: "auto", "exact" (two passes), "cross" (one pass), or a solver of your own.
         ridge: regularises the projection of the gradients onto the features. None: 1 for classes; for regression 0, or
@@ -68,6 +70,7 @@ class RichBLL:
         *,
         last_layer: str | nn.Module | None = None,
         parameters: Callable[[str], bool] | None = None,
+        basis: str = "last_layer",
         subsample: int | float | str | None = None,
         solver: str | Solver = "auto",
         ridge: float | str | None = None,
@@ -88,6 +91,7 @@ class RichBLL:
             likelihood=likelihood,
             last_layer=last_layer,
             parameters=parameters,
+            basis=basis,
             subsample=subsample,
             solver=solver,
             ridge=ridge,

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from richbll.errors import ModelError
 from richbll.fitted import Fitted, UncertaintyHead
-from richbll.network.last_layer import recorded_inputs
 from richbll.network.outputs import read_output
+from richbll.network.taps import recorded_inputs
 
 _INPUT = "_richbll_input"
 
@@ -41,23 +41,24 @@ class UncertainModule(nn.Module):
         layer = self.model.get_submodule(fitted.last_layer.name)
         weight = layer.get_parameter("weight")
         self.head = UncertaintyHead(fitted, torch.promote_types(weight.dtype, torch.float32), weight.device)
-        layer.register_forward_pre_hook(_keep_input, with_kwargs=True)
+        for tapped in fitted.last_layer.layers(self.model):
+            tapped.register_forward_pre_hook(_keep_input, with_kwargs=True)
 
     def forward(self, x: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
         """Mean and epistemic variance, for the inputs that the model takes, by position or by name."""
         args = () if x is None and not more else (x, *more)
-        layer = self.model.get_submodule(self._last_layer.name)
+        layers = self._last_layer.layers(self.model)
         if torch.compiler.is_compiling():
             raw = self.model(*args, **named)
-            kept = getattr(layer, _INPUT)
-            setattr(layer, _INPUT, None)
+            inputs = [[getattr(layer, _INPUT)] for layer in layers]
+            for layer in layers:
+                setattr(layer, _INPUT, None)
         else:
-            with recorded_inputs(layer) as inputs:
+            with recorded_inputs(layers) as inputs:
                 raw = self.model(*args, **named)
-            if not inputs:
+            if not inputs[0]:
                 raise ModelError(f"The last layer '{self._last_layer.name}' was not reached: is a part of it compiled?")
-            kept = inputs[0]
-        a = kept.reshape(-1, self._last_layer.num_inputs)
+        a = self._last_layer.input_rows(inputs, inputs[0][0].numel() // self._last_layer.num_inputs)
         mean, variance = self.head(a, read_output(raw, a.shape[0]))
         return mean, variance
 

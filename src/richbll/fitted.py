@@ -41,11 +41,13 @@ class Fitted:
 
     def with_ridge(self, ridge: float) -> "Fitted":
         """The posterior for another ridge: O(r³), the data is not read again."""
-        return replace(self, ridge=ridge, posterior=posterior_for(self.projections, self.root, ridge))
+        return replace(
+            self, ridge=ridge, posterior=posterior_for(self.projections, self.root, ridge, self.last_layer.num_own)
+        )
 
     def transform(self) -> Tensor:
         """L for the ridge in use."""  # (g or 1, r, r)
-        return stacked_transform(self.projections, self.ridge)
+        return stacked_transform(self.projections, self.ridge, self.last_layer.num_own)
 
     def covariance_root(self) -> Tensor:
         """V with V Vᵀ the posterior covariance of the last layer's weights, in float64."""  # (g, r, r)
@@ -111,14 +113,14 @@ class Fitted:
         )
 
 
-def stacked_transform(projections: tuple[Projection, ...], ridge: float) -> Tensor:
+def stacked_transform(projections: tuple[Projection, ...], ridge: float, num_own: int) -> Tensor:
     """L of every projection: one per output, one per class, or one for all."""  # (g or 1, r, r)
-    return torch.cat([transform(projection, ridge) for projection in projections])
+    return torch.cat([transform(projection, ridge, num_own) for projection in projections])
 
 
-def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: float) -> SpectralPosterior:
+def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int) -> SpectralPosterior:
     """Projection → L → spectral posterior."""
-    return spectral_posterior(stacked_transform(projections, ridge), root)
+    return spectral_posterior(stacked_transform(projections, ridge, num_own), root)
 
 
 def data_root(projections: tuple[Projection, ...], moments: Moments) -> Tensor:
@@ -142,7 +144,7 @@ class UncertaintyHead(nn.Module):
         super().__init__()
         layer, V, shift = fitted.last_layer, fitted.covariance_root(), fitted.shift()
         d = layer.num_inputs
-        weight = layer.weight_factor * V[:, :d].mT
+        weight = torch.cat([layer.weight_factor * V[:, :d], V[:, layer.num_own :]], dim=1).mT
         bias = layer.bias_factor * V[:, d] if layer.has_bias else torch.zeros_like(V[:, 0])
         self.register_buffer("weight", weight.flatten(0, 1).to(device=device, dtype=dtype))
         self.register_buffer("bias", bias.flatten().to(device=device, dtype=dtype))

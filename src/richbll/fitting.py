@@ -44,13 +44,14 @@ def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> F
             options.parameters,
             make_reader=options.reader,
             enrich=options.enrich,
+            wide=options.basis == "all_layers",
         )
         _check_scales(network, first, options)
         source = _source(stream, network, options)
         moments, projections, cross = _solved(network, source, options)
     ridge = _ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
-    posterior = posterior_for(projections, root, ridge)
+    posterior = posterior_for(projections, root, ridge, network.last_layer.num_own)
     g, device = len(posterior.W), posterior.W.device
     fitted = Fitted(
         last_layer=network.last_layer,

@@ -25,6 +25,7 @@ class Options:
     likelihood: str
     last_layer: str | nn.Module | None
     parameters: Callable[[str], bool] | None
+    basis: str
     subsample: int | float | str | None
     solver: str | Solver
     ridge: float | str | None
@@ -59,6 +60,7 @@ class Options:
         """What a file must say so that a loaded posterior is read the same way."""
         return {
             "likelihood": self.likelihood,
+            "basis": self.basis,
             "transform": self.transform,
             "class_posterior": self.class_posterior,
             "curvature": self.curvature,
@@ -84,6 +86,7 @@ class Options:
 def checked_options(
     *,
     likelihood: str,
+    basis: str,
     solver: str | Solver,
     ridge: float | str | None,
     transform: str | None,
@@ -100,6 +103,7 @@ def checked_options(
     """Options that can be told wrong without a model are told here."""
     one_of("likelihood", likelihood, LIKELIHOODS)
     one_of("curvature", curvature, CURVATURES)
+    one_of("basis", basis, ("last_layer", "all_layers"))
     one_of("class_posterior", class_posterior, ("auto", "per_class", "shared"))
     if transform is not None:
         allowed = ("shared", "per_class") if likelihood == "classification" else ("per_output",)
@@ -120,6 +124,7 @@ def checked_options(
         true_or_false("progress", progress)
     return Options(
         likelihood=likelihood,
+        basis=basis,
         solver=solver,
         ridge=ridge,
         transform=transform,

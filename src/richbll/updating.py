@@ -92,7 +92,7 @@ def _refitted(network: Network, stream: Any, fitted: Fitted, options: Options) -
     dtype = network.model.get_submodule(fitted.last_layer.name).get_parameter("weight").dtype
     projections = (cross_solver.projection_from(cross, moments, trace_m, dtype),)
     root = data_root(projections, moments)
-    posterior = posterior_for(projections, root, fitted.ridge)
+    posterior = posterior_for(projections, root, fitted.ridge, fitted.last_layer.num_own)
     return replace(
         fitted, moments=moments, projections=projections, root=root, posterior=posterior, cross=cross, num_added=0
     )

@@ -6,11 +6,7 @@ two constants, (1, 1) for a plain `nn.Linear` and (s, 1) for a read-out that mul
 twice, tied to other weights, squashed, mixed or scaled per output fails it.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +16,7 @@ from richbll.errors import LastLayerError, ModelError
 from richbll.network.batches import Batch
 from richbll.network.functional import call_with
 from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
+from richbll.network.taps import Tap, recorded_inputs
 from richbll.rng import child_generator
 
 _PROBE_ROWS = 8
@@ -36,26 +33,42 @@ class LastLayer:
     weight_factor: float  # α
     bias_factor: float  # β
     constant: Tensor  # (c,) β b and whatever constant the model adds
+    taps: tuple[Tap, ...] = ()  # earlier layers whose inputs widen the basis
+
+    @property
+    def num_own(self) -> int:
+        """How many features are the gradient by the last layer itself."""
+        return self.num_inputs + int(self.has_bias)
 
     @property
     def num_features(self) -> int:
-        """r: the length of φ^r."""
-        return self.num_inputs + int(self.has_bias)
+        """r: the length of φ^r, the wider basis included."""
+        return self.num_own + sum(tap.width for tap in self.taps)
 
     def features(self, a: Tensor) -> Tensor:
-        """φ^r(x) = (α a, β), the gradient of an output by its row of the weight and its bias."""  # (n, r)
-        phi_r = a if self.weight_factor == 1 else a * self.weight_factor
-        if not self.has_bias:
-            return phi_r
-        return nn.functional.pad(phi_r, (0, 1), value=self.bias_factor)
+        """φ^r(x) = (α a, β), the gradient of an output by its row of the weight and its bias; then the taps."""
+        own, others = a[:, : self.num_inputs], a[:, self.num_inputs :]
+        phi_r = own if self.weight_factor == 1 else own * self.weight_factor
+        if self.has_bias:
+            phi_r = nn.functional.pad(phi_r, (0, 1), value=self.bias_factor)
+        return torch.cat([phi_r, others], dim=1) if self.taps else phi_r
 
-    def input_rows(self, given: Tensor | None, num_rows: int) -> Tensor:
-        """The layer's input as (n, d); refused when the layer is applied at several positions."""
+    def layers(self, model: nn.Module) -> list[nn.Module]:
+        """The last layer and the tapped ones: whose inputs a forward pass must record."""
+        return [model.get_submodule(name) for name in (self.name, *(tap.name for tap in self.taps))]
+
+    def input_rows(self, inputs: list[list[Tensor]], num_rows: int) -> Tensor:
+        """What `layers` received, as (n, d); refused when the last layer is applied at several positions."""
+        given, *others = [found[0] if found else None for found in inputs]
         if given is None:
             raise LastLayerError(f"The last layer '{self.name}' was not reached in this forward pass.")
         if given.numel() != num_rows * self.num_inputs:
             raise LastLayerError(f"The last layer '{self.name}' {_positions(given, num_rows)}")
-        return given.reshape(num_rows, self.num_inputs)
+        a = given.reshape(num_rows, self.num_inputs)
+        if not self.taps or num_rows == 0:
+            return a if not self.taps else a.new_zeros(0, self.num_inputs + sum(tap.width for tap in self.taps))
+        pooled = [tap.pooled(other, num_rows).to(a.dtype) for tap, other in zip(self.taps, others, strict=True)]
+        return torch.cat([a, *pooled], dim=1)
 
 
 def _positions(given: Tensor, num_rows: int) -> str:
@@ -64,23 +77,6 @@ def _positions(given: Tensor, num_rows: int) -> str:
         "example lacks its batch dimension. Select or pool the position before the last layer, so that each example "
         "has one feature vector."
     )
-
-
-@contextmanager
-def recorded_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """The inputs of a layer during the block; the hook is removed afterwards, also after an error."""
-    inputs: list[Tensor] = []
-    thread = threading.get_ident()
-
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() == thread:  # another thread may be running the same model
-            inputs.append(args[0] if args else kwargs["input"])
-
-    handle = layer.register_forward_pre_hook(record, with_kwargs=True)
-    try:
-        yield inputs
-    finally:
-        handle.remove()
 
 
 def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module | None = None) -> LastLayer:
@@ -143,7 +139,7 @@ def _checked(model: nn.Module, name: str, batch: Batch) -> LastLayer:
     if bias is not None:
         leaves[f"{name}.bias".lstrip(".")] = bias.detach().clone().requires_grad_()
 
-    with recorded_inputs(layer) as inputs, torch.enable_grad():
+    with recorded_inputs([layer]) as (inputs,), torch.enable_grad():
         try:
             raw = call_with(model, leaves, probe.args, probe.kwargs)
         except Exception as error:
@@ -225,7 +221,9 @@ def _linear_part(alpha: float, weight: Tensor, a: Tensor) -> Tensor:
 def check_output(last_layer: LastLayer, layer: nn.Module, a: Tensor, f: Tensor, where: str) -> None:
     """f = α W a + constant on these examples: nothing that depends on the input follows the layer."""
     weight = layer.get_parameter("weight")
-    linear = _linear_part(last_layer.weight_factor, weight, a) + last_layer.constant.to(a.device)
+    linear = _linear_part(last_layer.weight_factor, weight, a[:, : last_layer.num_inputs]) + last_layer.constant.to(
+        a.device
+    )
     if not same_outputs(f, linear, coarsest(f.dtype, a.dtype, weight.dtype)):
         gap = (f.detach().to(torch.float64) - linear).abs().max().item()
         raise LastLayerError(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,10 @@ from richbll.errors import ModelError, NonFiniteError, RichBLLWarning
 from richbll.network.batches import Batch, tensors_in
 from richbll.network.functional import call_with
 from richbll.network.gradients import ExampleGradients
-from richbll.network.last_layer import LastLayer, check_output, find_last_layer, recorded_inputs
+from richbll.network.last_layer import LastLayer, check_output, find_last_layer
 from richbll.network.outputs import read_output
 from richbll.network.reading import Reader
+from richbll.network.taps import find_taps, recorded_inputs
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,14 @@ def forward(model: nn.Module, last_layer: LastLayer, batch: Batch) -> tuple[Tens
 
     Differentiable with respect to the inputs where these require a gradient; the weights never get one.
     """
-    layer = model.get_submodule(last_layer.name)
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in((batch.args, batch.kwargs)))
-    with recorded_inputs(layer) as inputs, torch.set_grad_enabled(wanted):
+    with recorded_inputs(last_layer.layers(model)) as inputs, torch.set_grad_enabled(wanted):
         if wanted:
             constants = {name: p.detach() for name, p in model.named_parameters()}
             raw = call_with(model, constants, batch.args, batch.kwargs)
         else:
             raw = model(*batch.args, **batch.kwargs)
-    a = last_layer.input_rows(inputs[0] if inputs else None, batch.size)
+    a = last_layer.input_rows(inputs, batch.size)
     return a, read_output(raw, batch.size)
 
 
@@ -74,14 +74,18 @@ def read_network(
     *,
     make_reader: Callable[[int, int], Reader],
     enrich: bool = True,
+    wide: bool = False,
 ) -> Network:
     """Find the last layer and choose the other parameters: all that require a gradient, or what a predicate says.
 
-    Without `enrich` none of them counts, which is the plain Bayesian last layer. The reader is made for the number of
+    Without `enrich` none of them counts, which is the plain Bayesian last layer; `wide` adds the activations that enter
+    earlier layers to the features. The reader is made for the number of
     outputs and of features.
     """
     _check_weights(model, batch)
     found = find_last_layer(model, batch, last_layer)
+    if wide:
+        found = replace(found, taps=find_taps(model, batch, found.name))
     reader = make_reader(found.num_outputs, found.num_features)
     if not enrich:
         return Network(model, found, {}, reader)
