@@ -243,6 +243,11 @@ def test_samples_and_seed_are_honoured(case, labels) -> None:
     assert not torch.equal(ask(link="probit"), ask(link="bridge"))
 
 
+def test_an_answer_does_not_depend_on_the_rest_of_its_batch(case, labels) -> None:
+    uq = RichBLL(case.model, "classification").fit((case.train, labels))
+    torch.testing.assert_close(uq.predict(case.test[4:5]).probs, uq.predict(case.test).probs[4:5])
+
+
 def test_scores(case, labels) -> None:
     uq = RichBLL(case.model, "classification").fit((case.train, labels))
     pred = {score: uq.predict(case.test, score=score) for score in ("entropy", "variance", "max_prob", "energy")}

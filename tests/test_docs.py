@@ -20,10 +20,13 @@ def names_of_the_readme() -> dict:
     x = torch.randn(200, 3)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1)), batch_size=50)
     model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
-    return {"model": model, "train_loader": loader, "x": x[:5], "validation_mse": 0.1}
+    names = {"train_loader": loader, "val_loader": loader, "cal_loader": loader, "new_loader": loader}
+    return names | {"model": model, "x": x[:5]}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::richbll.errors.RichBLLWarning"
+)
 @pytest.mark.parametrize("page", WITH_CODE, ids=[page.name for page in WITH_CODE])
 def test_code_on_the_page_runs(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from richbll.errors import DataError
+from richbll.likelihoods.categorical import normal_numbers
 from richbll.network.batches import Batch
 from richbll.network.reading import Reading
-from richbll.rng import child_generator
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Bernoulli:
 
 def sampled_sigmoid(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
     """Sigmoid of draws of the logits N(f, variance)."""  # (s, n, c)
-    generator = child_generator(seed, "logits")
-    eps = torch.randn(num_samples, *f.shape, generator=generator, dtype=torch.float64).to(f)
+    eps = normal_numbers(num_samples, f.shape[-1], seed).to(f)
     return torch.sigmoid(f + variance.sqrt() * eps)
 
 

@@ -68,10 +68,18 @@ def class_of(batch: Batch, f: Tensor) -> Tensor:
 
 
 def sampled_softmax(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
-    """Softmax of draws of the logits N(f, variance)."""  # (s, n, C)
-    generator = child_generator(seed, "logits")
-    eps = torch.randn(num_samples, *f.shape, generator=generator, dtype=torch.float64).to(f)
+    """Softmax of draws of the logits N(f, variance).
+
+    The same normal numbers serve every example, so an answer does not depend on the rest of its batch.
+    """  # (s, n, C)
+    eps = normal_numbers(num_samples, f.shape[-1], seed).to(f)
     return torch.softmax(f + variance.sqrt() * eps, dim=-1)
+
+
+def normal_numbers(num_samples: int, num_outputs: int, seed: int) -> Tensor:
+    """Standard normal numbers, the same for every example."""  # (s, 1, C)
+    generator = child_generator(seed, "logits")
+    return torch.randn(num_samples, 1, num_outputs, generator=generator, dtype=torch.float64)
 
 
 def probit_softmax(f: Tensor, variance: Tensor) -> Tensor:
