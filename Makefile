@@ -5,7 +5,9 @@ RUN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
 # Data sets beside the checkout are found where they exist; the code itself names no folder.
-export RICHBLL_DATA := $(RICHBLL_DATA)$(if $(wildcard ../shared/data),:$(abspath ../shared/data))
+empty :=
+DATA  := $(RICHBLL_DATA) $(wildcard ../shared/data)
+export RICHBLL_DATA := $(subst $(empty) $(empty),:,$(strip $(DATA)))
 
 .PHONY: demo test lint bench docs readme clean
 

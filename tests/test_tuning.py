@@ -86,6 +86,15 @@ def test_fit_with_validation_data_tunes(problem) -> None:
     assert torch.equal(at_once.prior_variance, later.prior_variance)
 
 
+@pytest.mark.filterwarnings("ignore:.*edge", "ignore:.*prior_variance")
+def test_validation_data_is_enough_for_the_noise(problem) -> None:
+    """Inputs without targets, or a network that reproduces its training targets exactly."""
+    model, train, val, _ = problem
+    want = RichBLL(model).fit(train, val=val).noise_variance
+    torch.testing.assert_close(RichBLL(model).fit(train[0], val=val).noise_variance, want)
+    torch.testing.assert_close(RichBLL(model).fit((train[0], model(train[0]).detach()), val=val).noise_variance, want)
+
+
 def test_a_subsampled_evidence_stands_for_all(problem) -> None:
     model, train, *_ = problem
     whole = RichBLL(model, noise_variance=0.3, ridge=0.1).fit(train).tune(method="evidence").noise_variance

@@ -123,7 +123,7 @@ class RichBLL:
             >>> RichBLL(model, noise_variance=1.0).fit(batches).num_data
             96
         """
-        fitted = fitting.fit(self._model, data, self._options, quiet=val is not None)
+        fitted = fitting.fit(self._model, data, self._options, will_be_tuned=val is not None)
         if val is not None:
             fitted = calibrating.tuned(self._model, val, fitted, self._options, "nll")
         return self._become(fitted)

@@ -29,10 +29,10 @@ _CLASS_RIDGE = 1.0  # the paper's
 
 
 @torch.inference_mode(False)
-def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> Fitted:
+def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = False) -> Fitted:
     """Read the data, find the projection and the posterior, and settle ridge, noise and prior.
 
-    `quiet`: noise and prior will be tuned anyway, so where they come from is not worth a warning.
+    Where noise and prior will be tuned on held-out data anyway, the noise is not estimated from residuals.
     """
     with untouched(model):
         stream = Stream(data, device_of(model), options.progress)
@@ -46,7 +46,7 @@ def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> F
             enrich=options.enrich,
             wide=options.basis == "all_layers",
         )
-        _check_scales(network, first, options)
+        _check_scales(network, first, options, will_be_tuned)
         source = _source(stream, network, options)
         moments, projections, cross = _solved(network, source, options)
     ridge = _ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
@@ -65,10 +65,10 @@ def fit(model: nn.Module, data: Any, options: Options, quiet: bool = False) -> F
         prior_variance=positive_per_output("prior_variance", options.prior_variance, g).to(device),
         cross=cross,
     )
-    return replace(fitted, noise_variance=_noise(options, fitted, quiet).to(device))
+    return replace(fitted, noise_variance=_noise(options, fitted, will_be_tuned).to(device))
 
 
-def _check_scales(network: Network, first: Batch, options: Options) -> None:
+def _check_scales(network: Network, first: Batch, options: Options, will_be_tuned: bool) -> None:
     """What can be told wrong before all of the data is read."""
     c = network.last_layer.num_outputs
     if network.reader.one_column and not options.per_class(c, network.last_layer.num_features):
@@ -76,7 +76,7 @@ def _check_scales(network: Network, first: Batch, options: Options) -> None:
     positive_per_output("prior_variance", options.prior_variance, c)
     if options.noise_variance is not None and options.noise_function is None:
         positive_per_output("noise_variance", options.noise_variance, c)
-    elif options.default_noise is None and first.targets is None:
+    elif options.default_noise is None and first.targets is None and not will_be_tuned:
         raise DataError(NO_TARGETS)
 
 
@@ -168,15 +168,15 @@ def _ridge(options: Options, projections: tuple[Projection, ...], moments: Momen
     return ridge
 
 
-def _noise(options: Options, fitted: Fitted, quiet: bool) -> Tensor:
+def _noise(options: Options, fitted: Fitted, will_be_tuned: bool) -> Tensor:
     g = len(fitted.posterior.W)
     if options.noise_function is None and options.noise_variance is not None:
         return positive_per_output("noise_variance", options.noise_variance, g)
     if options.default_noise is not None:
         return positive_per_output("noise_variance", options.default_noise, g)
+    if will_be_tuned:
+        return fitted.noise_variance
     sigma2 = noise_from_residuals(fitted.moments, fitted.posterior, fitted.prior_variance)
-    if quiet:
-        return sigma2
     warnings.warn(
         "The noise is estimated from training residuals, which understate it when the network has fitted its training "
         "data closely. Better: tune(loader) with data it was not trained on, or noise_variance=… from the error there.",
