@@ -14,6 +14,7 @@ from richbll.errors import (
     DataChangedError,
     DataError,
     LastLayerError,
+    MemoryBudgetError,
     ModelError,
     OptionError,
     RichBLLWarning,
@@ -340,7 +341,33 @@ def test_draws_at_nan_raise_like_predictions() -> None:
         fitted(mlp()).sample_functions(2)(X * float("nan"))
 
 
+def test_what_is_too_large_is_told_before_it_is_made() -> None:
+    uq = fitted(mlp(), memory_budget="1MB")
+    with pytest.raises(MemoryBudgetError, match=r"500 points takes 1.907 MiB"):
+        uq.joint(torch.randn(500, 4))
+    wide = nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 50))
+    with pytest.raises(MemoryBudgetError, match="50 posteriors over 41 features take"):
+        fitted(wide, torch.randn(200, 4), memory_budget="1MB")
+
+
+def test_a_model_that_has_changed_since_the_fit() -> None:
+    model = mlp()
+    uq = fitted(model)
+    model[2] = nn.Linear(6, 2)
+    with pytest.raises(ModelError, match="2 outputs instead of 1"):
+        uq.predict(X)
+
+
 # ---------------------------------------------------------------------- files
+
+
+def test_a_loaded_estimator_fits_again_as_the_first_did(tmp_path) -> None:
+    model = mlp()
+    uq = fitted(model, ridge=0.2, subsample=30, seed=7, solver="cross")
+    uq.save(tmp_path / "uq.safetensors")
+    again = load(tmp_path / "uq.safetensors", model).fit(X)
+    assert (again.ridge, again.subsample_size) == (0.2, 30)
+    assert torch.equal(again.predict(X).std, uq.predict(X).std)
 
 
 def test_files_are_readable_by_others_and_extra_state_does_not_matter(tmp_path) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from richbll import artifact, calibrating, diagnosing, fitting, updating
-from richbll.checks import finite_rows, non_negative, one_of, positive_per_output, whole_number
+from richbll.checks import finite_rows, human_bytes, non_negative, one_of, positive_per_output, whole_number
 from richbll.core.posterior import covariance
 from richbll.diagnostics.diagnosis import Diagnosis
-from richbll.errors import NotFittedError, OptionError
+from richbll.errors import MemoryBudgetError, NotFittedError, OptionError
 from richbll.export import UncertainModule
 from richbll.fitted import Fitted, UncertaintyHead, head_for
 from richbll.functions import FunctionSamples
@@ -228,6 +228,12 @@ class RichBLL:
             torch.Size([1, 3, 3])
         """
         a, f = self._forward(x)
+        needed = 8 * len(self._state.noise_variance) * len(a) ** 2
+        if needed > self._options.memory:
+            raise MemoryBudgetError(
+                f"The joint covariance of {len(a)} points takes {human_bytes(needed)}, more than memory_budget "
+                f"({human_bytes(self._options.memory)}). Ask for fewer points, or draw functions: sample_functions."
+            )
         head = self._head_for(a)
         Z = head.whitened(a)
         mean, S_B = head.mean(Z, f), covariance(Z)

@@ -74,6 +74,14 @@ def _check_scales(network: Network, first: Batch, options: Options, will_be_tune
     if network.reader.one_column and not options.per_class(c, network.last_layer.num_features):
         c = 1
     positive_per_output("prior_variance", options.prior_variance, c)
+    r = network.last_layer.num_features
+    needed = 6 * 8 * c * r * r  # H, its root, L, R L, W and V of every posterior
+    if needed > options.memory:
+        raise MemoryBudgetError(
+            f"{c} posteriors over {r} features take {human_bytes(needed)}, but memory_budget is "
+            f"{human_bytes(options.memory)}. Raise the budget"
+            + (', or class_posterior="shared".' if options.likelihood == "classification" else ".")
+        )
     if options.noise_variance is not None and options.noise_function is None:
         positive_per_output("noise_variance", options.noise_variance, c)
     elif options.default_noise is None and first.targets is None and not will_be_tuned:

@@ -65,6 +65,11 @@ class Options:
             "class_posterior": self.class_posterior,
             "curvature": self.curvature,
             "enrich": self.enrich,
+            "subsample": self.subsample,
+            "solver": self.solver if isinstance(self.solver, str) else "auto",
+            "ridge": self.ridge,
+            "memory_budget": self.memory,
+            "seed": self.seed,
             "noise_is_a_function": self.noise_function is not None,
         }
 

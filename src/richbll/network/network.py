@@ -62,8 +62,13 @@ def forward(model: nn.Module, last_layer: LastLayer, batch: Batch) -> tuple[Tens
             raw = call_with(model, constants, batch.args, batch.kwargs)
         else:
             raw = model(*batch.args, **batch.kwargs)
-    a = last_layer.input_rows(inputs, batch.size)
-    return a, read_output(raw, batch.size)
+    a, f = last_layer.input_rows(inputs, batch.size), read_output(raw, batch.size)
+    if f.shape[1] != last_layer.num_outputs or len(inputs[0]) != 1:
+        raise ModelError(
+            f"The model has changed since the fit: {f.shape[1]} outputs instead of {last_layer.num_outputs}, and its "
+            f"last layer '{last_layer.name}' was run {len(inputs[0])} times. Fit again."
+        )
+    return a, f
 
 
 def read_network(
