@@ -12,7 +12,7 @@ FLOORS = [
     ["integrations", "tabular", "bandits"],
     ["loading"],
     ["estimator"],
-    ["calibrating", "diagnosing", "updating", "artifact", "export", "functions"],
+    ["calibrating", "diagnosing", "updating", "artifact", "export", "functions", "holding"],
     ["tuning", "diagnostics", "distributed", "fitting"],
     ["predictive", "fitted", "options"],
     ["likelihoods", "solvers"],

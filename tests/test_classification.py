@@ -243,9 +243,101 @@ def test_samples_and_seed_are_honoured(case, labels) -> None:
     assert not torch.equal(ask(link="probit"), ask(link="bridge"))
 
 
-def test_an_answer_does_not_depend_on_the_rest_of_its_batch(case, labels) -> None:
-    uq = RichBLL(case.model, "classification").fit((case.train, labels))
-    torch.testing.assert_close(uq.predict(case.test[4:5]).probs, uq.predict(case.test).probs[4:5])
+def test_draws_favour_no_class_everywhere() -> None:
+    """Equal and large variances: errors of 50 draws must differ from example to example."""
+    torch.manual_seed(0)
+    logits = 0.3 * torch.randn(2000, 10, dtype=DTYPE)
+    predicted = ClassPredictive(logits, torch.full_like(logits, 25.0)).predicted
+    assert predicted.bincount(minlength=10).max() < 400  # of 200 expected
+
+
+def test_log_probabilities_do_not_underflow() -> None:
+    logits, zero = torch.tensor([[20.0], [-20.0]]), torch.zeros(2, 1)
+    for link in ("mc", "probit", "bridge"):
+        yes_or_no = ClassPredictive(logits, zero, False, link=link)
+        torch.testing.assert_close(yes_or_no.log_prob(torch.tensor([[0], [1]])), torch.tensor([-20.0, -20.0]))
+    sure = ClassPredictive(torch.tensor([[200.0, 0.0]]), torch.zeros(1, 2))
+    torch.testing.assert_close(sure.log_prob(torch.tensor([1])), torch.tensor([-200.0]))
+
+
+def test_yes_and_no_add_up_to_one() -> None:
+    logits, v = torch.randn(20, 3, dtype=DTYPE), torch.rand(20, 3, dtype=DTYPE) * 9
+    for link in ("mc", "probit", "bridge"):
+        pred = ClassPredictive(logits, v, False, link=link)
+        one = torch.stack([pred.log_prob(torch.tensor(y).expand(20, 3)) for y in ((1, 1, 1), (0, 1, 1))]).exp().sum(0)
+        rest = pred.probs[:, 1] * pred.probs[:, 2]
+        torch.testing.assert_close(one, rest)
+
+
+@pytest.mark.parametrize("class_posterior", ["per_class", "shared"])
+def test_draws_of_functions_are_independent_over_classes(case, labels, class_posterior) -> None:
+    uq = RichBLL(case.model, "classification", class_posterior=class_posterior).fit((case.train, labels))
+    draws = uq.sample_functions(4000)(case.test)
+    centred = (draws - draws.mean(0)) / draws.std(0)
+    correlation = (centred[:, :, 0] * centred[:, :, 1]).mean(0)
+    assert bool((correlation.abs() < 5 / 4000**0.5).all())
+    torch.testing.assert_close(draws.var(0), uq.predict(case.test).logit_variance, rtol=0.15, atol=0)
+
+
+@pytest.mark.parametrize("with_labels", [True, False])
+def test_transforms_per_class_with_one_posterior_for_all(case, labels, with_labels) -> None:
+    train, test = jacobians(case)
+    classes = labels.numpy() if with_labels else train.f.argmax(1)
+    data = (case.train, labels) if with_labels else case.train
+    got = variance(case, data, transform="per_class", class_posterior="shared")
+    for k in range(C):
+        mine = classes == k
+        BtB = prior(train.phi_r[0][mine], own_gradients(train, classes)[mine]) if mine.any() else np.eye(9)
+        want = weighted_covariance(train.phi_r[0], np.ones(60), BtB, test.phi_r[0], SIGMA2).diagonal()
+        np.testing.assert_allclose(got[:, k], want, rtol=1e-7)
+
+
+def test_sets_are_for_probabilities_asked_for_in_the_same_way(case, labels, tmp_path) -> None:
+    uq = RichBLL(case.model, "classification").fit((case.train, labels)).conformalize((case.train, labels))
+    uq.predict(case.test).prediction_set(0.9)
+    for options in ({"seed": 7}, {"num_samples": 10}, {"link": "probit"}):
+        with pytest.raises(OptionError, match="Calibrated with link=mc"):
+            uq.predict(case.test, **options).prediction_set(0.9)
+    uq.conformalize((case.train, labels), link="probit").save(tmp_path / "uq.safetensors")
+    load(tmp_path / "uq.safetensors", case.model).predict(case.test, link="probit").prediction_set(0.9)
+
+
+def test_moving_keeps_the_calibration_and_what_refitting_needs(case, labels) -> None:
+    uq = RichBLL(case.model, "classification", solver="cross").fit((case.train, labels))
+    uq.conformalize((case.train, labels)).to("cpu").predict(case.test).prediction_set(0.9)
+    uq.update((case.train, labels), refit=True)
+    assert uq.num_data == 120
+
+
+def test_what_auto_decided_is_kept_in_the_file(case, labels, tmp_path) -> None:
+    uq = RichBLL(case.model, "classification", memory_budget=20_000).fit((case.train, labels))
+    uq.save(tmp_path / "uq.safetensors")
+    again = load(tmp_path / "uq.safetensors", case.model)
+    a, b = (one.update((case.test, torch.zeros(9).long())).predict(case.test).logit_variance for one in (uq, again))
+    torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("likelihood", "c"), [("classification", 1), ("binary", 3)])
+def test_the_number_of_outputs_must_fit_the_likelihood(likelihood: str, c: int) -> None:
+    case = make("mlp", c, DTYPE)
+    with pytest.raises(OptionError, match=rf"the model has {c} output"):
+        RichBLL(case.model, likelihood).fit(case.train)
+
+
+def test_labels_that_are_none(case) -> None:
+    pred = ClassPredictive(torch.zeros(3, 2), torch.ones(3, 2))
+    for bad in (torch.tensor([0, 1, 2]), torch.tensor([0.5, 0, 1]), torch.tensor([-1, 0, 1])):
+        with pytest.raises(DataError, match="whole numbers from 0 to 1"):
+            pred.log_prob(bad)
+    with pytest.raises(OptionError, match="energy"):
+        _ = ClassPredictive(torch.zeros(3, 2), torch.ones(3, 2), False, score="energy").ood_score
+
+
+def test_noise_as_a_function_is_differentiated_through() -> None:
+    case = make("mlp", 1, DTYPE)
+    uq = RichBLL(case.model, noise_variance=lambda x: 0.1 + x[:, :1] ** 2).fit(case.train)
+    x = case.test[:2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: uq.predict(x).std, x)
 
 
 def test_scores(case, labels) -> None:
@@ -303,6 +395,10 @@ def test_yes_and_no_are_0_and_1() -> None:
         ({"likelihood": "classification", "transform": "per_output"}, "transform='per_output'"),
         ({"likelihood": "classification", "class_posterior": "both"}, "class_posterior='both'"),
         ({"likelihood": "classification", "curvature": "flat"}, "curvature='flat'"),
+        ({"likelihood": "regression", "class_posterior": "shared"}, "is for classification"),
+        ({"likelihood": "classification", "transform": "per_class", "ridge": "gcv"}, "gcv"),
+        ({"solver": "bar"}, "solver='bar'"),
+        ({"subsample": "some"}, "subsample='some'"),
         ({"likelihood": "classification", "noise_variance": lambda x: x}, "is for regression"),
     ],
 )

@@ -30,6 +30,6 @@ def test_code_names_exist(row: list[str]) -> None:
 def test_words_for_users_are_public() -> None:
     from richbll import JointPredictive, RegressionPredictive, RichBLL
 
-    public = {*vars(RichBLL), *RegressionPredictive.__annotations__, *JointPredictive.__annotations__}
+    public = {*dir(RichBLL), *RegressionPredictive.__annotations__, *JointPredictive.__annotations__}
     words = {word for row in ROWS for word in re.findall(r"`(\w+)`", row[3])}
     assert {"noise_variance", "prior_variance", "num_data"} <= words <= public

@@ -119,6 +119,12 @@ def test_misuse(problem) -> None:
         RichBLL(model, noise_variance=1.0, memory_budget="50kB").fit(train).tune(val)
     with pytest.raises(OptionError, match="function of x already"):
         RichBLL(model, noise_variance=lambda x: torch.ones(len(x), 2)).fit(train).tune(val)
+    with pytest.raises(OptionError, match="takes no data"):
+        uq.tune(val, method="evidence")
+    with pytest.raises(OptionError, match="tune before updating"):
+        RichBLL(model, noise_variance=1.0).fit(train).update(val).tune(val)
+    with pytest.raises(OptionError, match="score is for classes"):
+        uq.conformalize(val, score="lac")
     with pytest.raises(OptionError, match="that of the fit"):
         RichBLL(model, noise_variance=1.0).fit(train).update(val).log_marginal_likelihood()
 

@@ -135,3 +135,37 @@ def test_misuse() -> None:
     uq.fit([torch.randn(40, 4)])
     with pytest.raises(ModelError, match="'second' received nothing"):
         uq.predict(torch.randn(5, 4))
+
+
+def test_padding_does_not_change_an_answer() -> None:
+    def forward(m, tokens, mask):
+        h = torch.tanh(m.second(torch.tanh(m.first(m.words(tokens)))))
+        pooled = (h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        return m.head(torch.tanh(m.last(pooled)))
+
+    layers = {"first": nn.Linear(5, 6), "second": nn.Linear(6, 6), "last": nn.Linear(6, 6), "head": nn.Linear(6, 1)}
+    model = Forward(forward, words=nn.Embedding(9, 5), **layers)
+    tokens, mask = torch.randint(9, (60, 4)), torch.ones(60, 4)
+    uq = RichBLL(model, noise_variance=1.0, basis="all_layers").fit([{"tokens": tokens, "mask": mask}])
+    padded = {"tokens": nn.functional.pad(tokens, (0, 9)), "mask": nn.functional.pad(mask, (0, 9))}
+    torch.testing.assert_close(uq.predict(padded).std, uq.predict({"tokens": tokens, "mask": mask}).std)
+
+
+def test_a_layer_that_sees_positions_first_is_left_out() -> None:
+    def forward(m, x):
+        return m.head(torch.tanh(m.hidden(x.transpose(0, 1))).mean(0))
+
+    model = Forward(forward, hidden=nn.Linear(4, 6), head=nn.Linear(6, 1))
+    x = torch.randn(30, 30, 4)
+    uq = RichBLL(model, noise_variance=1.0, basis="all_layers").fit([x])
+    torch.testing.assert_close(uq.predict(x[:3]).std, uq.predict(x).std[:3])
+
+
+@pytest.mark.parametrize("c", [1e-6, 1e6])
+def test_rescaled_outputs_give_rescaled_variances(c: float) -> None:
+    case = make("mlp", 1, torch.float64)
+    scaled = Forward(lambda m, x: c * m.body(x), body=case.model)
+    options = {"basis": "all_layers", "ridge": 0.0}
+    want = RichBLL(case.model, noise_variance=0.3, **options).fit(case.train).predict(case.test).epistemic_variance
+    got = RichBLL(scaled, noise_variance=0.3 * c**2, **options).fit(case.train).predict(case.test).epistemic_variance
+    torch.testing.assert_close(got / c**2, want, rtol=1e-7, atol=0)

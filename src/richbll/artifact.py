@@ -81,7 +81,7 @@ def write(
         "num_added": fitted.num_added,
         "ranks": [projection.spectrum.rank for projection in fitted.projections],
         "num_alive": [projection.spectrum.num_alive for projection in fitted.projections],
-        "calibration": None if calibration is None else calibration.kind,
+        "calibration": None if calibration is None else [calibration.kind, calibration.asked],
         "ridge": fitted.ridge,
         "architecture": architecture(model),
         "weights": weights_digest(model),
@@ -172,7 +172,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         )
         for number, (rank, alive) in enumerate(zip(header["ranks"], header["num_alive"], strict=True))
     )
-    kind = header["calibration"]
+    kept = header["calibration"]
     fitted = Fitted(
         last_layer=last_layer,
         parameter_names=tuple(map(str, header["parameter_names"])),
@@ -186,7 +186,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         pull=tensors.get("pull"),
         num_added=int(header["num_added"]),
     )
-    calibration = None if kind is None else Calibration(str(kind), tensors["calibration"])
+    calibration = None if kept is None else Calibration(str(kept[0]), tensors["calibration"], str(kept[1]))
     return fitted, dict(header["options"]), calibration
 
 

@@ -26,10 +26,14 @@ from richbll.tuning.validation import Scales, tune_by_mse, tune_by_nll
 def tuned(model: nn.Module, data: Any, fitted: Fitted, options: Options, method: str) -> Fitted:
     """The fitted value with noise and prior scale chosen by a method."""
     if method == "evidence":
+        if data is not None:
+            raise OptionError('tune(method="evidence") takes no data: it looks at the training data of the fit.')
         scales = tune_by_evidence(*_evidence_moments(model, fitted, options))
     else:
         if data is None:
             raise DataError(f'tune(method="{method}") needs held-out data; without any there is method="evidence".')
+        if fitted.pull is not None:
+            raise OptionError("After update() with targets the mean depends on the scales: tune before updating.")
         if options.noise_function is not None:
             raise OptionError("The noise is a function of x already: tune has no noise to choose.")
         network = _network(model, fitted, options)
@@ -88,12 +92,14 @@ def _evidence_moments(model: nn.Module, fitted: Fitted, options: Options) -> tup
 
 
 def calibrated(
-    model: nn.Module, data: Any, fitted: Fitted, options: Options, predict: Callable[[Any], Any], score: str
+    model: nn.Module, data: Any, fitted: Fitted, options: Options, predict: Callable[[Any], Any], score: str | None
 ) -> Calibration:
     """Sorted scores of held-out points under the predictions as they are."""
     if options.likelihood in ("binary", "multilabel"):
         raise OptionError('conformalize is for "regression" and "classification".')
-    network = _network(model, fitted, options)
+    if options.is_regression and score is not None:
+        raise OptionError(f"score={score!r}: intervals have one score only; score is for classes.")
+    network, asked = _network(model, fitted, options), ""
     means, spreads, targets = [], [], []
     for batch in Stream(data, device_of(model), options.progress).batches("calibration"):
         if batch.targets is None:
@@ -106,10 +112,11 @@ def calibrated(
             targets.append(batch.targets.reshape(pred.mean.shape))
         else:
             means.append(pred.probs)
+            asked = pred.asked
             targets.append(class_of(batch, pred.logits))
     if options.is_regression:
         return calibrate_intervals(torch.cat(targets), torch.cat(means), torch.cat(spreads))
-    return calibrate_sets(torch.cat(means), torch.cat(targets), score)
+    return replace(calibrate_sets(torch.cat(means), torch.cat(targets), score or "lac"), asked=asked)
 
 
 def _network(model: nn.Module, fitted: Fitted, options: Options) -> Network:

@@ -3,20 +3,21 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from richbll import artifact, calibrating, diagnosing, fitting, updating
-from richbll.checks import finite_rows, human_bytes, non_negative, one_of, positive_per_output, whole_number
+from richbll.checks import finite_rows, human_bytes, one_of, whole_number
 from richbll.core.posterior import covariance
 from richbll.diagnostics.diagnosis import Diagnosis
-from richbll.errors import MemoryBudgetError, NotFittedError, OptionError
+from richbll.errors import MemoryBudgetError, OptionError
 from richbll.export import UncertainModule
-from richbll.fitted import Fitted, UncertaintyHead, head_for
+from richbll.fitted import UncertaintyHead, head_for
 from richbll.functions import FunctionSamples
-from richbll.likelihoods.conformal import Calibration
+from richbll.holding import PosteriorHolder
 from richbll.likelihoods.gaussian import noise_at
 from richbll.network.batches import inputs_of
 from richbll.network.network import forward
@@ -27,7 +28,7 @@ from richbll.rng import child_generator
 from richbll.solvers.solution import Solver
 
 
-class RichBLL:
+class RichBLL(PosteriorHolder):
     """Uncertainty for a trained network, at the price of its forward pass.
 
     Reads the training data once or twice, leaves the model as it is, and returns mean and uncertainty from then on.
@@ -105,9 +106,7 @@ class RichBLL:
             seed=seed,
             progress=progress,
         )
-        self._fitted: Fitted | None = None
-        self._head: UncertaintyHead | None = None
-        self._calibration: Calibration | None = None
+        super().__init__()
 
     # ------------------------------------------------------------------ learning
 
@@ -126,7 +125,8 @@ class RichBLL:
         fitted = fitting.fit(self._model, data, self._options, will_be_tuned=val is not None)
         if val is not None:
             fitted = calibrating.tuned(self._model, val, fitted, self._options, "nll")
-        return self._become(fitted)
+        self._become(fitted)
+        return self
 
     def tune(self, data: Any = None, method: str = "nll") -> "RichBLL":
         """Choose noise and prior scale: on held-out data by "nll" or "mse", or by "evidence" without any.
@@ -141,7 +141,8 @@ class RichBLL:
             True
         """
         one_of("method", method, ("nll", "mse", "evidence"))
-        return self._become(calibrating.tuned(self._model, data, self._state, self._options, method))
+        self._become(calibrating.tuned(self._model, data, self._state, self._options, method))
+        return self
 
     def update(self, data: Any, *, refit: bool = False) -> "RichBLL":
         """Condition on new data, exactly; where it has targets, the mean moves too. `refit` moves the projection too.
@@ -153,17 +154,23 @@ class RichBLL:
             >>> bool((uq.update((x, x.sum(1))).predict(x).std < before).all())
             True
         """
-        return self._become(updating.update(self._model, data, self._state, self._options, refit))
+        self._become(updating.update(self._model, data, self._state, self._options, refit))
+        return self
 
-    def conformalize(self, data: Any, score: str = "lac") -> "RichBLL":
+    def conformalize(self, data: Any, score: str | None = None, **options: Any) -> "RichBLL":
         """Calibrate on held-out data: `interval` and `prediction_set` then cover at least as often as they say.
+
+        For classes `score` is "lac" (small sets, the default) or "aps" (sets that grow with doubt); options of
+        `predict`, such as `link`, must be those that predictions are asked with later.
 
         Examples:
             >>> model, x = nn.Linear(2, 1), torch.randn(200, 2)
             >>> uq = RichBLL(model, noise_variance=0.5).fit(x[:100]).conformalize((x[100:], torch.randn(100)))
             >>> lower, upper = uq.predict(x).interval(0.9)
         """
-        self._calibration = calibrating.calibrated(self._model, data, self._state, self._options, self.predict, score)
+        self._calibration = None
+        predict = partial(self.predict, **options)
+        self._calibration = calibrating.calibrated(self._model, data, self._state, self._options, predict, score)
         return self
 
     def log_marginal_likelihood(self) -> Tensor:
@@ -186,13 +193,17 @@ class RichBLL:
         """
         return diagnosing.diagnose(self._model, data, self._state, self._options)
 
-    def _become(self, fitted: Fitted) -> "RichBLL":
-        self._fitted, self._head, self._calibration = fitted, None, None
-        return self
-
     # ------------------------------------------------------------------ asking
 
-    def predict(self, x: Any, **options: Any) -> Any:
+    def predict(
+        self,
+        x: Any,
+        *,
+        link: str | None = None,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        score: str | None = None,
+    ) -> Any:
         """Mean and uncertainty at inputs: a tensor, a tuple of tensors, or a mapping by keyword.
 
         Returns a `RegressionPredictive`, or for classes a `ClassPredictive`, which takes the options `link`,
@@ -208,11 +219,13 @@ class RichBLL:
         a, f = self._forward(x)
         mean, variance = self._head_for(a).in_parts(a, f)
         finite_rows("prediction", "x", torch.cat([mean, variance], dim=1))
+        given = {"link": link, "num_samples": num_samples, "seed": seed, "score": score}
+        asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not self._options.is_regression:
             exclusive = self._options.likelihood == "classification"
-            return ClassPredictive(mean, variance, exclusive, calibration=self._calibration, **options)
-        if options:
-            raise OptionError(f"predict takes no options for regression, but got {', '.join(options)}.")
+            return ClassPredictive(mean, variance, exclusive, calibration=self._calibration, **asked)
+        if asked:
+            raise OptionError(f"predict takes no options for regression, but got {', '.join(asked)}.")
         noise = self._state.noise_variance.to(variance)
         if self._options.noise_function is not None:
             noise = noise * noise_at(self._options.noise_function, inputs_of(x).to(a.device), f).to(variance)
@@ -253,7 +266,7 @@ class RichBLL:
             torch.Size([4, 3, 1])
         """
         whole_number("num_samples", num_samples, least=1)
-        c, r = self._state.posterior.eigenvalues.shape
+        c, r = self._state.last_layer.num_outputs, self._state.last_layer.num_features
         generator = child_generator(whole_number("seed", seed), "functions")
         eps = torch.randn(num_samples, c, r, generator=generator, dtype=torch.float64)
         return FunctionSamples(self._forward, self._state, eps)
@@ -283,84 +296,6 @@ class RichBLL:
             head = self._head = head_for(self._state, a)
         return head
 
-    # ------------------------------------------------------------------ scales
-
-    @property
-    def _state(self) -> Fitted:
-        if self._fitted is None:
-            raise NotFittedError("This RichBLL has not seen any data: call fit(loader) first.")
-        return self._fitted
-
-    @property
-    def noise_variance(self) -> Tensor:
-        """σ² (c,). Assigning a number, or one per output, takes effect at once; the data is not read again.
-
-        Examples:
-            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-            >>> uq.noise_variance = 0.25
-            >>> uq.noise_variance
-            tensor([0.2500], dtype=torch.float64)
-        """
-        return self._state.noise_variance.clone()
-
-    @noise_variance.setter
-    def noise_variance(self, value: float | Tensor) -> None:
-        given = positive_per_output("noise_variance", value, len(self._state.posterior.W))
-        self._become(replace(self._state, noise_variance=given.to(self._state.posterior.W.device)))
-
-    @property
-    def prior_variance(self) -> Tensor:
-        """τ² (c,). Assigning a number, or one per output, takes effect at once; the data is not read again.
-
-        Examples:
-            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-            >>> uq.prior_variance = 10
-            >>> uq.prior_variance
-            tensor([10.], dtype=torch.float64)
-        """
-        return self._state.prior_variance.clone()
-
-    @prior_variance.setter
-    def prior_variance(self, value: float | Tensor) -> None:
-        given = positive_per_output("prior_variance", value, len(self._state.posterior.W))
-        self._become(replace(self._state, prior_variance=given.to(self._state.posterior.W.device)))
-
-    @property
-    def ridge(self) -> float:
-        """λ in use. Assigning a number costs O(r³); the data is not read again.
-
-        Examples:
-            >>> uq = RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))
-            >>> uq.ridge = 1.0
-            >>> uq.ridge
-            1.0
-        """
-        return self._state.ridge
-
-    @ridge.setter
-    def ridge(self, value: float) -> None:
-        self._become(self._state.with_ridge(non_negative("ridge", value)))
-
-    @property
-    def num_data(self) -> int:
-        """N: how many examples the posterior stands for.
-
-        Examples:
-            >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).num_data
-            64
-        """
-        return self._state.moments.num_data + self._state.num_added
-
-    @property
-    def subsample_size(self) -> int:
-        """k: how many rows were read for it.
-
-        Examples:
-            >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5, subsample=16).fit(torch.randn(64, 2)).subsample_size
-            16
-        """
-        return self._state.moments.num_rows
-
     # ------------------------------------------------------------------ keeping
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -378,7 +313,8 @@ class RichBLL:
             >>> torch.equal(uq.predict(x).std, again.predict(x).std)
             True
         """
-        artifact.write(path, self._state, self._model, self._options.saved(), self._calibration)
+        saved = self._options.saved(len(self._state.noise_variance))
+        artifact.write(path, self._state, self._model, saved, self._calibration)
 
     def to(self, device: str | torch.device) -> "RichBLL":
         """Move the posterior to a device. The model is yours: move it with `model.to(device)`.
@@ -387,8 +323,11 @@ class RichBLL:
             >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).to("cpu").num_data
             64
         """
+        calibration, cross = self._calibration, self._state.cross
         moved = {name: tensor.to(device) for name, tensor in self._state.tensors().items()}
-        self._become(self._state.with_tensors(moved))
+        self._become(self._state.with_tensors(moved if cross is None else moved | {"cross": cross.to(device)}))
+        if calibration is not None:
+            self._calibration = replace(calibration, sorted_scores=calibration.sorted_scores.to(device))
         return self
 
     def __repr__(self) -> str:

@@ -109,7 +109,7 @@ class Fitted:
             noise_variance=named["noise_variance"],
             prior_variance=named["prior_variance"],
             pull=named.get("pull"),
-            cross=None,
+            cross=named.get("cross"),
         )
 
 
@@ -124,8 +124,8 @@ def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: floa
 
 
 def data_root(projections: tuple[Projection, ...], moments: Moments) -> Tensor:
-    """R (g, r, r): from the refined spectrum where all weights are 1, else from the weighted Gram matrices."""
-    if moments.gram_weighted is None:
+    """R (g, r, r): from the refined spectrum of all rows where every weight is 1, else from Gram matrices."""
+    if moments.gram_weighted is None and len(projections) == 1:
         return gram_root(projections[0].spectrum, moments.row_weight).unsqueeze(0)
     return psd_root("the weighted Gram matrix of the features", moments.gram_posterior)
 
@@ -144,7 +144,7 @@ class UncertaintyHead(nn.Module):
         super().__init__()
         layer, V, shift = fitted.last_layer, fitted.covariance_root(), fitted.shift()
         d = layer.num_inputs
-        weight = torch.cat([layer.weight_factor * V[:, :d], V[:, layer.num_own :]], dim=1).mT
+        weight = layer.weight_factor * torch.cat([V[:, :d], V[:, layer.num_own :]], dim=1).mT
         bias = layer.bias_factor * V[:, d] if layer.has_bias else torch.zeros_like(V[:, 0])
         self.register_buffer("weight", weight.flatten(0, 1).to(device=device, dtype=dtype))
         self.register_buffer("bias", bias.flatten().to(device=device, dtype=dtype))

@@ -12,7 +12,7 @@ from richbll.checks import human_bytes, positive_per_output
 from richbll.core.moments import Moments
 from richbll.core.projection import Projection, default_ridge, gcv_ridge, plain_projection
 from richbll.core.subsample import advised_size
-from richbll.errors import DataError, MemoryBudgetError, RichBLLWarning
+from richbll.errors import DataError, MemoryBudgetError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.likelihoods.categorical import Categorical, class_of
 from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
@@ -49,7 +49,7 @@ def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = Fal
         _check_scales(network, first, options, will_be_tuned)
         source = _source(stream, network, options)
         moments, projections, cross = _solved(network, source, options)
-    ridge = _ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
+    ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
     posterior = posterior_for(projections, root, ridge, network.last_layer.num_own)
     g, device = len(posterior.W), posterior.W.device
@@ -71,6 +71,11 @@ def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = Fal
 def _check_scales(network: Network, first: Batch, options: Options, will_be_tuned: bool) -> None:
     """What can be told wrong before all of the data is read."""
     c = network.last_layer.num_outputs
+    if (options.likelihood == "classification" and c < 2) or (options.likelihood == "binary" and c != 1):
+        raise OptionError(
+            f'likelihood="{options.likelihood}", but the model has {c} output(s): "binary" is for one, '
+            '"classification" for one class of several, "multilabel" for a yes or no each.'
+        )
     if network.reader.one_column and not options.per_class(c, network.last_layer.num_features):
         c = 1
     positive_per_output("prior_variance", options.prior_variance, c)
@@ -157,7 +162,8 @@ def _solved(
     return moments, tuple(projections), None
 
 
-def _ridge(options: Options, projections: tuple[Projection, ...], moments: Moments, enriched: bool) -> float:
+def settled_ridge(options: Options, projections: tuple[Projection, ...], moments: Moments, enriched: bool) -> float:
+    """The ridge asked for, or what the likelihood and the number of rows suggest."""
     if isinstance(options.ridge, float):
         return options.ridge
     if options.ridge == "gcv":

@@ -19,7 +19,7 @@ class FunctionSamples:
     def __init__(self, forward: Callable[[Any], tuple[Tensor, Tensor]], fitted: Fitted, eps: Tensor) -> None:
         self._forward = forward
         self._fitted = fitted
-        self._eps = eps  # (s, g, r)
+        self._eps = eps  # (s, c, r)
 
     def __call__(self, x: Any) -> Tensor:
         """All draws at the inputs x."""  # (s, n, c)

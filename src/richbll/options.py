@@ -12,6 +12,7 @@ from richbll.likelihoods.bernoulli import Bernoulli
 from richbll.likelihoods.categorical import Categorical
 from richbll.likelihoods.gaussian import Gaussian
 from richbll.network.reading import Reader
+from richbll.solvers import solver_names
 from richbll.solvers.solution import Solver
 
 LIKELIHOODS = ("regression", "classification", "binary", "multilabel")
@@ -56,13 +57,14 @@ class Options:
             return 1.0
         return None if self.is_regression else 0.1
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self, num_posteriors: int) -> dict[str, Any]:
         """What a file must say so that a loaded posterior is read the same way."""
+        decided = "per_class" if num_posteriors > 1 else "shared"
         return {
             "likelihood": self.likelihood,
             "basis": self.basis,
             "transform": self.transform,
-            "class_posterior": self.class_posterior,
+            "class_posterior": decided if self.likelihood == "classification" else "auto",
             "curvature": self.curvature,
             "enrich": self.enrich,
             "subsample": self.subsample,
@@ -117,6 +119,14 @@ def checked_options(
         one_of("ridge", ridge, ("gcv",))
     elif ridge is not None:
         ridge = non_negative("ridge", ridge)
+    if class_posterior != "auto" and likelihood != "classification":
+        raise OptionError(f"class_posterior={class_posterior!r} is for classification.")
+    if ridge == "gcv" and transform == "per_class":
+        raise OptionError('ridge="gcv" chooses one ridge for one transform: it does not go with transform="per_class".')
+    if isinstance(solver, str):
+        one_of("solver", solver, ("auto", *solver_names()))
+    if isinstance(others["subsample"], str):
+        one_of("subsample", others["subsample"], ("auto",))
     if curvature == "ggn" and likelihood == "regression":
         raise OptionError('curvature="ggn" is for classes; regression has Gaussian curvature by itself.')
     if callable(noise_variance) and likelihood != "regression":

@@ -1,5 +1,6 @@
 """What `predict` and `joint` return: values, never tuples."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from richbll.checks import one_of, whole_number
-from richbll.errors import NotFittedError, ShapeError
+from richbll.errors import DataError, NotFittedError, OptionError, ShapeError
 from richbll.likelihoods import bernoulli, categorical
 from richbll.likelihoods.conformal import Calibration, interval_half_width, prediction_set
 from richbll.likelihoods.gaussian import central_interval, log_density
@@ -103,18 +104,24 @@ class ClassPredictive:
     @cached_property
     def probs(self) -> Tensor:
         """Class probabilities, (n, C); for yes or no the probability of yes."""
-        if self.link == "mc":
-            return self._samples.mean(dim=0)
-        if self.exclusive:
-            link = categorical.probit_softmax if self.link == "probit" else categorical.bridge_softmax
-        else:
-            link = bernoulli.probit_sigmoid if self.link == "probit" else bernoulli.bridge_sigmoid
-        return link(self.logits, self.logit_variance)
+        return self._log_probs.exp()
 
-    @property
-    def _samples(self) -> Tensor:
-        draw = categorical.sampled_softmax if self.exclusive else bernoulli.sampled_sigmoid
-        return draw(self.logits, self.logit_variance, self.num_samples, self.seed)  # (s, n, C)
+    @cached_property
+    def _log_probs(self) -> Tensor:
+        """log p of every class (n, C), or of yes (n, c), without going through p."""
+        return self._linked(self.logits)
+
+    def _linked(self, logits: Tensor) -> Tensor:
+        room = categorical if self.exclusive else bernoulli
+        if self.link == "probit":
+            return room.log_probit(logits, self.logit_variance)
+        if self.link == "bridge":
+            return room.log_bridge(logits, self.logit_variance)
+        return torch.logsumexp(self._log_samples(logits), dim=0) - math.log(self.num_samples)
+
+    def _log_samples(self, logits: Tensor) -> Tensor:
+        room = categorical if self.exclusive else bernoulli
+        return room.log_samples(logits, self.logit_variance, self.num_samples, self.seed)  # (s, n, C)
 
     @property
     def predicted(self) -> Tensor:
@@ -129,7 +136,7 @@ class ClassPredictive:
     @property
     def mutual_information(self) -> Tensor:
         """Entropy minus the mean entropy of draws, (n,): what knowing the function would resolve."""
-        samples = self._samples
+        samples = self._log_samples(self.logits).exp()
         return (self._entropy(samples.mean(dim=0)) - self._entropy(samples).mean(dim=0)).clamp_min(0)
 
     @property
@@ -141,6 +148,8 @@ class ClassPredictive:
             p = self.probs
             return 1 - (p.amax(dim=1) if self.exclusive else torch.maximum(p, 1 - p).mean(dim=1))
         if self.score == "energy":
+            if not self.exclusive:
+                raise OptionError('score="energy" is for one class of several: a sure no has a low logit.')
             return -torch.logsumexp(self.logits, dim=1)
         return self.mutual_information if self.score == "mutual_information" else self.entropy
 
@@ -150,20 +159,33 @@ class ClassPredictive:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-probability of labels, (n,): class numbers, or 0 and 1 for each output, summed."""
-        tiny = torch.finfo(self.probs.dtype).tiny
-        if not self.exclusive:
-            y = y.reshape(self.probs.shape).to(self.probs.dtype)
-            p = torch.where(y > 0.5, self.probs, 1 - self.probs)
-            return p.clamp_min(tiny).log().sum(dim=1)
-        if y.numel() != len(self.probs):
-            raise ShapeError(f"Labels have shape {tuple(y.shape)} for {len(self.probs)} predictions.")
-        return self.probs.gather(1, y.reshape(-1, 1)).squeeze(1).clamp_min(tiny).log()
+        n, C = self.logits.shape
+        if len(y) != n or y.numel() != (n if self.exclusive else n * C):
+            raise ShapeError(f"Labels have shape {tuple(y.shape)} for {n} predictions of {C} outputs.")
+        labels = y.reshape(n, -1).to(self.logits.device)
+        most = C - 1 if self.exclusive else 1
+        if bool(((labels < 0) | (labels > most) | (labels != labels.round())).any()):
+            raise DataError(f"Labels must be whole numbers from 0 to {most}.")
+        if self.exclusive:
+            return self._log_probs.gather(1, labels.long()).squeeze(1)
+        no = self._linked(-self.logits)  # the probability of no is that of yes with the logit's sign turned
+        return torch.where(labels > 0.5, self._log_probs, no).sum(dim=1)
 
     def prediction_set(self, level: float = 0.9) -> Tensor:
         """Which classes to expect, (n, C) of True and False: the true one is among them with that probability."""
         if self.calibration is None:
             raise NotFittedError("Prediction sets need held-out labels: call conformalize(loader) first.")
+        if self.calibration.asked != self.asked:
+            raise OptionError(
+                f"Calibrated with {self.calibration.asked}, but predicted with {self.asked}: give conformalize the "
+                "same options."
+            )
         return prediction_set(self.calibration, self.probs, level)
+
+    @property
+    def asked(self) -> str:
+        """How these probabilities were asked for."""
+        return f"link={self.link}, num_samples={self.num_samples}, seed={self.seed}" if self.link == "mc" else self.link
 
     def _entropy(self, p: Tensor) -> Tensor:
         return categorical.entropy(p) if self.exclusive else bernoulli.binary_entropy(p).sum(dim=-1)

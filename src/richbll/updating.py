@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from richbll.core.posterior import spectral_posterior
 from richbll.errors import DataError, OptionError
 from richbll.fitted import Fitted, data_root, posterior_for
-from richbll.fitting import device_of
+from richbll.fitting import device_of, settled_ridge
 from richbll.network.batches import Stream
 from richbll.network.network import Network
 from richbll.network.untouched import untouched
@@ -31,8 +31,8 @@ def update(model: nn.Module, data: Any, fitted: Fitted, options: Options, refit:
         if refit:
             if fitted.cross is None:
                 raise OptionError(
-                    "update(refit=True) needs moments that add up, which the exact solver does not keep (nor does a "
-                    'file). Fit with RichBLL(…, solver="cross"), or call fit on all of the data.'
+                    "update(refit=True) needs moments that add up, which the exact solver and transforms per class do "
+                    'not keep (nor does a file). Fit with RichBLL(…, solver="cross"), or fit on all of the data.'
                 )
             if fitted.moments.num_rows != fitted.moments.num_data or fitted.num_added:
                 raise OptionError(
@@ -91,11 +91,11 @@ def _refitted(network: Network, stream: Any, fitted: Fitted, options: Options) -
     trace_m = fitted.projections[0].trace_m + solution.projection.trace_m
     dtype = network.model.get_submodule(fitted.last_layer.name).get_parameter("weight").dtype
     projections = (cross_solver.projection_from(cross, moments, trace_m, dtype),)
+    ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
-    posterior = posterior_for(projections, root, fitted.ridge, fitted.last_layer.num_own)
-    return replace(
-        fitted, moments=moments, projections=projections, root=root, posterior=posterior, cross=cross, num_added=0
-    )
+    posterior = posterior_for(projections, root, ridge, fitted.last_layer.num_own)
+    fitted = replace(fitted, moments=moments, projections=projections, ridge=ridge, root=root, posterior=posterior)
+    return replace(fitted, cross=cross, num_added=0)
 
 
 class _Kept:

@@ -81,3 +81,28 @@ def test_memory_blocks_change_nothing() -> None:
     a = RichBLL(case.model, noise_variance=1.0).fit(case.train).diagnose(case.train)
     b = RichBLL(case.model, noise_variance=1.0, memory_budget="20kB").fit(case.train).diagnose(case.train)
     torch.testing.assert_close(a.spectrum, b.spectrum)
+
+
+def test_every_output_has_its_own_scales() -> None:
+    case = make("mlp", 2, torch.float64)
+    scales = {"noise_variance": [0.01, 9.0], "prior_variance": [1.0, 100.0]}
+    diagnosis = RichBLL(case.model, **scales).fit(case.train).diagnose(case.train)
+    stds = [
+        RichBLL(case.model, **scales, enrich=enrich)
+        .fit(case.train)
+        .predict(case.train)
+        .epistemic_variance.sqrt()
+        .mean()
+        for enrich in (True, False)
+    ]
+    assert diagnosis.std_ratio == pytest.approx(float(stds[0] / stds[1]), rel=1e-8)
+
+
+def test_too_few_points_say_so() -> None:
+    case = make("mlp", 1, torch.float64)
+    diagnosis = RichBLL(case.model, noise_variance=1.0).fit(case.train).diagnose(case.train[:5])
+    assert diagnosis.advised_subsample is None
+    assert "5 points span the 9 directions" in str(diagnosis.subsample_bound)
+    assert "not to be told from so few points" in str(diagnosis)
+    noise = RichBLL(case.model, noise_variance=lambda x: 0.1 + x[:, :1] ** 2).fit(case.train)
+    assert noise.diagnose(case.train).epistemic_share is None

@@ -58,8 +58,8 @@ def covariance(Z: Tensor) -> Tensor:
 
 
 def function_offsets(Z: Tensor, eps: Tensor) -> Tensor:
-    """What coherent draws add to the mean: z(x)ᵀε with ε (s, c, r) fixed for a draw."""  # (s, n, c)
-    return torch.einsum("ncr,scr->snc", Z, eps)
+    """What coherent draws add to the mean: z(x)ᵀε with ε (s, c, r) fixed for a draw, also where outputs share Z."""
+    return torch.einsum("ncr,scr->snc", Z.expand(-1, eps.shape[1], -1), eps)  # (s, n, c)
 
 
 def effective_dimension(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:

@@ -28,12 +28,12 @@ class Diagnosis:
     spectral_residual: float  # the same in the spectral norm, over the points
     spectrum: Tensor  # (n,) eigenvalues of the eNTK matrix at the points
     std_ratio: float  # mean epistemic std, rich ÷ plain
-    epistemic_share: float  # mean share of the epistemic part in the total variance; 0 without noise
+    epistemic_share: float | None  # mean share of the epistemic part in the total variance, where the noise is a number
     effective_dimension: float  # γ: directions that the data determines
     rank: int  # ρ: directions that the features have
     subsample_bound: Bound  # relative error of a subsample of the size in use
     theorem_bound: Bound  # Theorem 3.5, which needs very many points
-    advised_subsample: int  # k for "auto"
+    advised_subsample: int | None  # k for "auto"; None when the points are too few to tell
     num_data: int
 
     @property
@@ -56,17 +56,20 @@ class Diagnosis:
         return f"The last layer stands {fits} for the other weights, and {who}."
 
     def __str__(self) -> str:
-        k = f"{self.advised_subsample:,} of {self.num_data:,}"
+        k = "not to be told from so few points"
+        if self.advised_subsample is not None:
+            k = f"{self.advised_subsample:,} of {self.num_data:,}"
+        share = "–" if self.epistemic_share is None else f"{self.epistemic_share:.1%}"
         rows = [
             ("residual of the projection", f"{self.residual:.3f} (spectral norm {self.spectral_residual:.3f})"),
             ("eNTK spectrum", f"{self.num_for_90_percent} of {len(self.spectrum)} eigenvalues hold 90 % of the trace"),
             ("mean std, rich ÷ plain", f"{self.std_ratio:.3f}"),
-            ("epistemic share of the variance", f"{self.epistemic_share:.1%}"),
+            ("epistemic share of the variance", share),
             (
                 "directions the data determines",
                 f"{self.effective_dimension:.1f} of {self.rank} (r = {self.num_features})",
             ),
-            ("subsample that would do", k if self.advised_subsample < self.num_data else f"{k}: all of it"),
+            ("subsample that would do", f"{k}: all of it" if self.advised_subsample == self.num_data else k),
             ("bound on a subsample's error", str(self.subsample_bound)),
             ("Theorem 3.5", str(self.theorem_bound)),
         ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from richbll.errors import DataError
 from richbll.likelihoods.categorical import normal_numbers
@@ -30,24 +31,24 @@ class Bernoulli:
         return Reading(weights=p * (1 - p))
 
 
-def sampled_sigmoid(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
-    """Sigmoid of draws of the logits N(f, variance)."""  # (s, n, c)
-    eps = normal_numbers(num_samples, f.shape[-1], seed).to(f)
-    return torch.sigmoid(f + variance.sqrt() * eps)
+def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
+    """log sigmoid of draws of the logits N(f, variance); with −f the same draws of the other answer."""  # (s, n, c)
+    z = f.abs() + variance.sqrt() * normal_numbers(num_samples, f, seed)
+    return logsigmoid(torch.where(f < 0, -z, z))
 
 
-def probit_sigmoid(f: Tensor, variance: Tensor) -> Tensor:
-    """σ(f / √(1 + π/8 v)), MacKay's approximation."""  # (n, c)
-    return torch.sigmoid(f / torch.sqrt(1 + math.pi / 8 * variance))
+def log_probit(f: Tensor, variance: Tensor) -> Tensor:
+    """log σ(f / √(1 + π/8 v)), MacKay's approximation."""  # (n, c)
+    return logsigmoid(f / torch.sqrt(1 + math.pi / 8 * variance))
 
 
-def bridge_sigmoid(f: Tensor, variance: Tensor) -> Tensor:
+def log_bridge(f: Tensor, variance: Tensor) -> Tensor:
     """The mean of the Beta distribution that the Laplace bridge matches to two classes with logits ±f/2.
 
     It is σ(f) itself, whatever the variance v/4 of each; so, as for several classes, logits are first scaled by the
     variance where that exceeds 1.
     """  # (n, c)
-    return torch.sigmoid(f / torch.clamp(variance / 4, min=1.0).sqrt())
+    return logsigmoid(f / torch.clamp(variance / 4, min=1.0).sqrt())
 
 
 def binary_entropy(p: Tensor) -> Tensor:

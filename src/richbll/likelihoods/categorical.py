@@ -67,42 +67,38 @@ def class_of(batch: Batch, f: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- from logits to probabilities
 
 
-def sampled_softmax(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
-    """Softmax of draws of the logits N(f, variance).
-
-    The same normal numbers serve every example, so an answer does not depend on the rest of its batch.
-    """  # (s, n, C)
-    eps = normal_numbers(num_samples, f.shape[-1], seed).to(f)
-    return torch.softmax(f + variance.sqrt() * eps, dim=-1)
+def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
+    """log softmax of draws of the logits N(f, variance)."""  # (s, n, C)
+    return torch.log_softmax(f + variance.sqrt() * normal_numbers(num_samples, f, seed), dim=-1)
 
 
-def normal_numbers(num_samples: int, num_outputs: int, seed: int) -> Tensor:
-    """Standard normal numbers, the same for every example."""  # (s, 1, C)
+def normal_numbers(num_samples: int, like: Tensor, seed: int) -> Tensor:
+    """Standard normal numbers, others for every example: common ones would favour the same classes everywhere."""
     generator = child_generator(seed, "logits")
-    return torch.randn(num_samples, 1, num_outputs, generator=generator, dtype=torch.float64)
+    return torch.randn(num_samples, *like.shape, generator=generator, dtype=torch.float64).to(like)  # (s, n, C)
 
 
-def probit_softmax(f: Tensor, variance: Tensor) -> Tensor:
-    """softmax(f / √(1 + π/8 v)), MacKay's approximation."""  # (n, C)
-    return torch.softmax(f / torch.sqrt(1 + math.pi / 8 * variance), dim=-1)
+def log_probit(f: Tensor, variance: Tensor) -> Tensor:
+    """log softmax(f / √(1 + π/8 v)), MacKay's approximation."""  # (n, C)
+    return torch.log_softmax(f / torch.sqrt(1 + math.pi / 8 * variance), dim=-1)
 
 
-def bridge_softmax(f: Tensor, variance: Tensor) -> Tensor:
+def log_bridge(f: Tensor, variance: Tensor) -> Tensor:
     """The mean of the Dirichlet that the Laplace bridge matches to the Gaussian over logits.
 
     α_c = (1 − 2/C + e^{f_c} Σ_k e^{−f_k} / C²) / v_c, for logits projected onto Σ f = 0. Logits and variances are first
-    scaled by the mean variance, as the bridge is exact only for small ones.
+    scaled by the mean variance, as the bridge holds only for small ones. With many classes it does not become the
+    softmax as the variance vanishes.
     """  # (n, C)
-    C = f.shape[-1]
-    total = variance.sum(dim=-1, keepdim=True)
-    f = f - variance * f.sum(dim=-1, keepdim=True) / total.clamp_min(torch.finfo(f.dtype).tiny)
-    v = (variance - variance.square() / total.clamp_min(torch.finfo(f.dtype).tiny)).clamp_min(torch.finfo(f.dtype).tiny)
+    C, tiny = f.shape[-1], torch.finfo(f.dtype).tiny
+    total = variance.sum(dim=-1, keepdim=True).clamp_min(tiny)
+    f = f - variance * f.sum(dim=-1, keepdim=True) / total
+    v = (variance - variance.square() / total).clamp_min(tiny)
     scale = torch.maximum(v.mean(dim=-1, keepdim=True) / math.sqrt(C / 2), torch.ones_like(total))
     f, v = f / scale.sqrt(), v / scale
-    # log α, so that large logits do not overflow
-    log_ratio = f + torch.logsumexp(-f, dim=-1, keepdim=True) - 2 * math.log(C)
+    log_ratio = f + torch.logsumexp(-f, dim=-1, keepdim=True) - 2 * math.log(C)  # so that large logits do not overflow
     log_alpha = torch.logaddexp(log_ratio, torch.full_like(f, math.log(max(1 - 2 / C, 1e-30)))) - v.log()
-    return torch.softmax(log_alpha, dim=-1)
+    return torch.log_softmax(log_alpha, dim=-1)
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class Calibration:
 
     kind: str
     sorted_scores: Tensor  # (n, c) for intervals, (n,) for sets
+    asked: str = ""  # how the probabilities were asked for, as later ones must be
 
     def quantile(self, level: float) -> Tensor:
         """The score that a new one stays below with probability `level`: (c,) for intervals, () for sets."""

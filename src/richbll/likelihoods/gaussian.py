@@ -33,14 +33,18 @@ class Gaussian:
         y = batch.targets_like(f)
         if y is not None:
             finite_rows("targets", batch.where, y)
-        weights = None if self.noise is None else noise_at(self.noise, batch, f).to(torch.float64).reciprocal()
+        weights = None if self.noise is None else noise_at(self.noise, batch, f).detach().to(torch.float64).reciprocal()
         return Reading(weights=weights, residuals=None if y is None else y - f)
 
 
 def noise_at(noise: Callable[..., Any], batch: Batch, f: Tensor) -> Tensor:
     """σ²(x), one for every example and output, checked."""  # (n, c)
-    with torch.no_grad():
+    try:
         given = torch.as_tensor(noise(*batch.args, **batch.kwargs))
+    except TypeError as error:
+        raise OptionError(
+            f"noise_variance(x) does not take what the model takes, or returns no tensor: {error}."
+        ) from error
     if given.ndim == 1 and f.shape[1] == 1:
         given = given.unsqueeze(1)
     if given.shape not in (f.shape, (len(f), 1)):

@@ -153,6 +153,8 @@ class Stream:
         two = isinstance(data, list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
         if two and data[0].ndim != data[1].ndim:
             raise DataError("A list of two tensors is two batches of inputs; for inputs and targets give (x, y).")
+        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Mapping | tuple | list):
+            raise DataError("A tuple of inputs and targets is one batch: put it into a list, [(inputs, targets)].")
         is_pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
         if isinstance(data, Tensor) or is_pair:
             data = _chunks(data)

@@ -51,7 +51,7 @@ class LastLayer:
         phi_r = own if self.weight_factor == 1 else own * self.weight_factor
         if self.has_bias:
             phi_r = nn.functional.pad(phi_r, (0, 1), value=self.bias_factor)
-        return torch.cat([phi_r, others], dim=1) if self.taps else phi_r
+        return torch.cat([phi_r, self.weight_factor * others], dim=1) if self.taps else phi_r
 
     def layers(self, model: nn.Module) -> list[nn.Module]:
         """The last layer and the tapped ones: whose inputs a forward pass must record."""

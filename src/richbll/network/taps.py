@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from richbll.errors import ModelError
-from richbll.network.batches import Batch
+from richbll.network.batches import Batch, tensors_in
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Tap:
 
     def pooled(self, given: Tensor | None, num_rows: int) -> Tensor:
         """The layer's input, averaged over positions."""  # (n, width)
-        if given is None or given.numel() == 0 or given.numel() % (num_rows * self.width):
+        if given is None or given.ndim < 2 or given.shape[0] != num_rows or given.numel() % (num_rows * self.width):
             seen = "nothing" if given is None else f"shape {tuple(given.shape)}"
             raise ModelError(
                 f"Layer '{self.name}' received {seen} for {num_rows} examples, unlike in the fit. A model that runs "
@@ -60,18 +60,32 @@ def recorded_inputs(layers: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]
 
 
 def find_taps(model: nn.Module, batch: Batch, last_layer: str) -> tuple[Tap, ...]:
-    """The linear and convolutional layers before the last that are run once on the whole batch, each input once."""
+    """The linear and convolutional layers before the last that are run once on the whole batch, each input once.
+
+    Where a mask comes with the inputs, linear layers that act at several positions are left out: an average over padded
+    positions would make an example's uncertainty depend on the length of its batch.
+    """
+    masked = any("mask" in name for name in batch.kwargs) or any(
+        tensor.dtype == torch.bool for tensor in tensors_in((batch.args, batch.kwargs))
+    )
+    part = batch.rows(slice(0, batch.size - 1)) if batch.size > 2 else batch
     last = model.get_submodule(last_layer)
     named = [
         (name, layer)
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear | _ConvNd) and layer is not last
     ]
-    with recorded_inputs([layer for _, layer in named]) as inputs, torch.no_grad():
+    layers = [layer for _, layer in named]
+    with recorded_inputs(layers) as inputs, torch.no_grad():
         model(*batch.args, **batch.kwargs)
+    with recorded_inputs(layers) as fewer, torch.no_grad():
+        model(*part.args, **part.kwargs)
     taps, seen = [], set()
-    for (name, layer), given in zip(named, inputs, strict=True):
-        if len(given) != 1 or given[0].ndim < 2 or len(given[0]) != batch.size or id(given[0]) in seen:
+    for (name, layer), given, less in zip(named, inputs, fewer, strict=True):
+        follows = len(given) == len(less) == 1 and (len(given[0]), len(less[0])) == (batch.size, part.size)
+        if not follows or given[0].ndim < 2 or id(given[0]) in seen:
+            continue
+        if masked and given[0].ndim > 2 and isinstance(layer, nn.Linear):
             continue
         seen.add(id(given[0]))  # query, key and value share theirs
         is_convolution = isinstance(layer, _ConvNd)

@@ -29,9 +29,9 @@ def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, pr
     with untouched(network.model):
         for batch in Stream(data, network.device, progress).batches("validation"):
             phi_r, f = network.features(batch)
-            network.reader.read(batch, f)  # checks the targets
             if batch.targets is None:
                 raise DataError(f"{batch.where} has no targets: tuning and calibration need held-out targets.")
+            columns = network.reader.read(batch, f).columns  # checks the targets; of classes they are the labels
             part = torch.einsum("nr,grj->ngj", phi_r.to(torch.float64), fitted.posterior.W).square()
             used += part.numel() * part.element_size()
             if used > memory // 2:
@@ -41,5 +41,5 @@ def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, pr
                 )
             squares.append(part)
             means.append(fitted.mean(phi_r, f))
-            targets.append(batch.targets)
+            targets.append(batch.targets if columns is None else columns)
     return Validation(torch.cat(squares), torch.cat(means), torch.cat(targets))
