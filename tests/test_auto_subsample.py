@@ -29,3 +29,14 @@ def test_auto_is_everything_when_there_is_little() -> None:
     assert auto.subsample_size == 200
     full = RichBLL(model, noise_variance=0.1).fit(x)
     torch.testing.assert_close(auto.predict(x).std, full.predict(x).std)
+
+
+def test_auto_looks_at_scales_however_they_are_given() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(3000, 2)
+    sizes = {}
+    for noise in (1e-3, 1e5):
+        for given in (noise, torch.tensor([noise])):
+            uq = RichBLL(model, noise_variance=given, subsample="auto").fit(x)
+            assert sizes.setdefault(noise, uq.subsample_size) == uq.subsample_size
+    assert sizes[1e5] <= sizes[1e-3]  # where the prior decides, few rows will do

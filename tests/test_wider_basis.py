@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from richbll import RichBLL, load
-from richbll.errors import ModelError, OptionError
+from richbll.errors import ModelError, OptionError, RichBLLWarning
 from tests.cases import Forward, make
 from tests.reference import dense
 
@@ -157,7 +157,8 @@ def test_a_layer_that_sees_positions_first_is_left_out() -> None:
 
     model = Forward(forward, hidden=nn.Linear(4, 6), head=nn.Linear(6, 1))
     x = torch.randn(30, 30, 4)
-    uq = RichBLL(model, noise_variance=1.0, basis="all_layers").fit([x])
+    with pytest.warns(RichBLLWarning, match="found no earlier"):
+        uq = RichBLL(model, noise_variance=1.0, basis="all_layers").fit([x])
     torch.testing.assert_close(uq.predict(x[:3]).std, uq.predict(x).std[:3])
 
 
@@ -169,3 +170,9 @@ def test_rescaled_outputs_give_rescaled_variances(c: float) -> None:
     want = RichBLL(case.model, noise_variance=0.3, **options).fit(case.train).predict(case.test).epistemic_variance
     got = RichBLL(scaled, noise_variance=0.3 * c**2, **options).fit(case.train).predict(case.test).epistemic_variance
     torch.testing.assert_close(got / c**2, want, rtol=1e-7, atol=0)
+
+
+def test_nothing_to_tap_is_told() -> None:
+    model = Forward(lambda m, x: m.head(torch.tanh(m.words(x).mean(1))), words=nn.Embedding(9, 5), head=nn.Linear(5, 1))
+    with pytest.warns(RichBLLWarning, match="found no earlier"):
+        RichBLL(model, noise_variance=1.0, basis="all_layers", ridge=0.1).fit(torch.randint(9, (50, 4)))

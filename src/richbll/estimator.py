@@ -145,7 +145,9 @@ class RichBLL(PosteriorHolder):
         return self
 
     def update(self, data: Any, *, refit: bool = False) -> "RichBLL":
-        """Condition on new data, exactly; where it has targets, the mean moves too. `refit` moves the projection too.
+        """Condition on new data, exactly. In regression, where it has targets, the mean moves too.
+
+        With `refit` the projection is estimated anew from old and new data. Tune before updating.
 
         Examples:
             >>> model, x = nn.Linear(2, 1), torch.randn(64, 2)

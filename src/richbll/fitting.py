@@ -127,9 +127,12 @@ def _advised(stream: Stream, network: Network, options: Options) -> int:
                 f'subsample="auto" looks at the features of all rows, which take more than {human_bytes(total)}, a '
                 "quarter of memory_budget. Give a number of rows, or a larger budget."
             )
-    noise = options.noise_variance if isinstance(options.noise_variance, int | float) else options.default_noise
-    prior = options.prior_variance if isinstance(options.prior_variance, int | float) else 1.0
-    return advised_size(torch.cat(held), (noise or 1e-2) / prior, options.seed)
+    given = None if options.noise_function is not None else options.noise_variance
+    noise = options.default_noise if given is None else given
+    # without a noise yet, one so small that the data decides everything, which asks for the largest k
+    ratio = torch.as_tensor(1e-2 if noise is None else noise).double().mean()
+    prior = torch.as_tensor(options.prior_variance).double().mean()
+    return advised_size(torch.cat(held), float(ratio / prior), options.seed)
 
 
 def _classes(network: Network, batch: Batch) -> Tensor:

@@ -31,6 +31,8 @@ class PosteriorHolder:
     def noise_variance(self) -> Tensor:
         """σ² (c,). Assigning a number, or one per output, takes effect at once; the data is not read again.
 
+        Where the noise is a function of x, this is a factor on it, 1 at first.
+
         Examples:
             >>> import richbll
             >>> uq = richbll.RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2))

@@ -91,6 +91,12 @@ def read_network(
     found = find_last_layer(model, batch, last_layer)
     if wide:
         found = replace(found, taps=find_taps(model, batch, found.name))
+        if not found.taps:
+            warnings.warn(
+                'basis="all_layers" found no earlier linear or convolutional layer to read: it is basis="last_layer".',
+                RichBLLWarning,
+                stacklevel=3,
+            )
     reader = make_reader(found.num_outputs, found.num_features)
     if not enrich:
         return Network(model, found, {}, reader)
