@@ -120,7 +120,7 @@ def test_parameters_in_blocks_when_memory_is_short() -> None:
     loader = Counting(case.train.split(20))
     roomy = RichBLL(case.model, noise_variance=SIGMA2).fit(loader)
     in_roomy = len(reads)
-    short = RichBLL(case.model, noise_variance=SIGMA2, memory_budget=8 * 2 * 9 * 3 * 40).fit(loader)  # 40 at a time
+    short = RichBLL(case.model, noise_variance=SIGMA2, memory_budget=8 * 2 * 9 * 4 * 40).fit(loader)  # 40 at a time
     assert len(reads) - in_roomy == in_roomy + 3  # 138 parameters in 4 blocks instead of 1
     torch.testing.assert_close(
         short.predict(case.test).epistemic_variance, roomy.predict(case.test).epistemic_variance, rtol=1e-9, atol=0

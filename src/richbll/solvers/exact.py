@@ -18,7 +18,7 @@ _SLICE = 2**14  # parameters at a time in a product
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
-    """Moments and projection, with C in at most a third of the memory and gradients in an eighth."""
+    """Moments and projection, with C in at most a quarter of the memory and gradients in a third."""
     moments, dtype = feature_moments(network, stream)
     spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
     c, width = network.num_gradients, spectrum.num_alive
@@ -27,7 +27,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     CtC = torch.zeros(c, width, width, dtype=torch.float64, device=device)
     UtU = torch.eye(width, dtype=torch.float64, device=device)
     trace_m = torch.zeros(c, dtype=torch.float64, device=device)
-    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 3)) if width else []
+    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 4)) if width else []
     reader = network.gradients()
     for number, block in enumerate(blocks, start=1):
         task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
@@ -41,7 +41,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
             U = phi @ spectrum.rough_whitener  # (n, alive)
             gram += phi.mT @ phi
             UtU += U.mT @ U
-            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 8, columns):  # (n', c, m')
+            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 3, columns):  # (n', c, m')
                 phi_m = phi_m.to(torch.promote_types(phi_m.dtype, torch.float32))  # products of bfloat16 are too coarse
                 add_product(C, phi_m, U[rows].to(phi_m.dtype))
                 trace_m += torch.linalg.vector_norm(phi_m, dim=(0, 2), dtype=torch.float64).square()
