@@ -2,9 +2,11 @@
 
     make bench        (or: python benchmarks/predict_cost.py --out benchmarks/records/predict_cost.json)
 
-Limits that are held: 1.10 × on a CNN, and 1.15 · (1 + r²/F) in general, with F the multiply-adds of a forward pass per
-example. One thread; the two are timed in turn and the median of the paired ratios is taken. A call also costs about a
-tenth of a millisecond of Python whatever its size: a tiny network on a small batch, without limit, shows it.
+The limits are 1.10 x on a CNN, and 1.15 (1 + r²/F) in general, with F the multiply-adds of a forward pass per example.
+One thread; the two are timed in turn and the median of the paired ratios is taken. A call also costs about a tenth of
+a millisecond of Python whatever its size, so a tiny network keeps its limit on large batches only: at 4096 rows it is
+near it, on either side from run to run, and below that above it. Those rows are shown with their limit and do not fail
+the run.
 """
 
 import argparse
@@ -57,11 +59,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
         plain.append(seconds(forward))
         ratios.append(seconds(predict) / plain[-1])
     F = multiply_adds(subject)
-    limit: float | None = 1.15 * (1 + r * r / F)
-    if name.startswith("CNN"):
-        limit = 1.10
-    if name in FIXED_COST:
-        limit = None
+    limit = 1.10 if name.startswith("CNN") else 1.15 * (1 + r * r / F)
     return {
         "network": name,
         "r": r,
@@ -69,6 +67,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
         "forward_ms": 1e3 * statistics.median(plain),
         "ratio": statistics.median(ratios),
         "limit": limit,
+        "limit_is_held": name not in FIXED_COST,
     }
 
 
@@ -81,12 +80,13 @@ def main() -> None:
     rows = [measure(name, options.repeats) for name in SUBJECTS]
     print(f"{'network':34} {'r':>5} {'forward':>10} {'predict / forward':>18} {'limit':>7}")
     for row in rows:
-        limit = f"{row['limit']:.2f}" if row["limit"] else "–"
-        print(f"{row['network']:34} {row['r']:5d} {row['forward_ms']:7.2f} ms {row['ratio']:18.3f} {limit:>7}")
+        mark = "  above" if row["ratio"] > row["limit"] else ""
+        timed = f"{row['forward_ms']:7.2f} ms {row['ratio']:18.3f} {row['limit']:7.2f}"
+        print(f"{row['network']:34} {row['r']:5d} {timed}{mark}")
     versions = {"python": platform.python_version(), "torch": torch.__version__, "richbll": richbll.__version__}
     record = {"command": "make bench", "threads": 1, "repeats": options.repeats, "versions": versions, "rows": rows}
     options.out.write_text(json.dumps(record, indent=1) + "\n")
-    above = [row["network"] for row in rows if row["limit"] and row["ratio"] > row["limit"]]
+    above = [row["network"] for row in rows if row["limit_is_held"] and row["ratio"] > row["limit"]]
     if above:
         raise SystemExit(f"predict costs more than its limit on {', '.join(above)}")
 

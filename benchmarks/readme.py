@@ -36,9 +36,10 @@ def demo_table(record: dict[str, Any]) -> str:
 
 
 def predict_cost(record: dict[str, Any]) -> str:
-    lines = ["| network | r | forward pass | predict ÷ forward |", "|---|---|---|---|"]
+    lines = ["| network | r | forward pass | predict ÷ forward | aim |", "|---|---|---|---|---|"]
     for row in record["rows"]:
-        lines.append(f"| {row['network']} | {row['r']} | {row['forward_ms']:.2f} ms | {row['ratio']:.2f} |")
+        aim = f"{row['limit']:.2f}" + (", missed" if row["ratio"] > row["limit"] else "")
+        lines.append(f"| {row['network']} | {row['r']} | {row['forward_ms']:.2f} ms | {row['ratio']:.2f} | {aim} |")
     return "\n".join(lines)
 
 
