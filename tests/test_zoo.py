@@ -13,6 +13,7 @@ from tests.reference import dense
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 SIGMA2, TAU2 = 0.3, 0.7
+NUM_DRAWS = 4000
 
 
 def fitted(case, **options) -> RichBLL:
@@ -38,6 +39,7 @@ def test_equals_dense_truth(name: str, num_outputs: int, dtype: torch.dtype) -> 
     test = dense.jacobians(case.model, case.last_layer, (case.test,))
 
     pred, joint = uq.predict(case.test), uq.joint(case.test)
+    draws = uq.sample_functions(NUM_DRAWS, seed=4)(case.test)
     tolerance = TOLERANCE[dtype]
     assert relative_error(pred.mean, test.f) < tolerance
     for k in range(num_outputs):
@@ -46,3 +48,8 @@ def test_equals_dense_truth(name: str, num_outputs: int, dtype: torch.dtype) -> 
         error = np.abs(pred.epistemic_variance[:, k].double().numpy() / want.diagonal() - 1).max()
         assert error < tolerance, f"variance of output {k}: {error:.2g}"
         assert relative_error(joint.covariance[k], want) < tolerance
+        # draws of whole functions: mean and covariance within the error of so many of them
+        offsets = (draws[:, :, k] - pred.mean[:, k]).double().numpy()
+        error = np.sqrt((want**2 + np.outer(want.diagonal(), want.diagonal())) / NUM_DRAWS)
+        assert (np.abs(offsets.T @ offsets / NUM_DRAWS - want) < 6 * error).all()
+        assert (np.abs(offsets.mean(0)) < 6 * np.sqrt(want.diagonal() / NUM_DRAWS)).all()
