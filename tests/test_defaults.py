@@ -63,7 +63,7 @@ def test_regression_intervals_cover_and_nll_is_not_above_the_networks(data) -> N
         assert bool((pred.std.square() > pred.epistemic_variance).all())
         assert pred.std.std() > 0  # not one number for all inputs
     assert 0.85 <= np.mean(covered) <= 0.95
-    assert np.mean(gains) >= -2 * np.std(gains) / np.sqrt(len(gains)) - 1e-3
+    assert np.mean(gains) >= 0
     assert all(abs(noise - 1) > 0.01 for noise in noises)
 
 
