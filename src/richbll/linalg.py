@@ -5,6 +5,9 @@ from torch import Tensor
 
 from richbll.errors import NumericalError
 
+# Eigenvalues above this fraction of the largest have at least eight digits.
+_RESOLVED = 1e-8
+
 
 def _describe(name: str, matrix: Tensor) -> str:
     finite = bool(torch.isfinite(matrix).all())
@@ -34,6 +37,17 @@ def psd_root(name: str, matrix: Tensor) -> Tensor:
     return values.sqrt().unsqueeze(-1) * vectors.mT
 
 
+def cholesky(name: str, matrix: Tensor) -> Tensor:
+    """Lower L with L Lᵀ = matrix, for a positive definite matrix."""
+    L, info = torch.linalg.cholesky_ex(matrix)
+    if bool((info != 0).any()):
+        raise NumericalError(
+            f"The Cholesky factorisation of {_describe(name, matrix)} failed. "
+            "Rescale the model's features or outputs, or look for Inf in the weights."
+        )
+    return L
+
+
 def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin singular value decomposition P diag(s) Oᵀ, returned as (P, s, Oᵀ)."""
     try:
@@ -46,3 +60,12 @@ def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             "Rescale the model's features or outputs, or look for Inf in the weights."
         ) from error
     return P, s, Ot
+
+
+def right_singular(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values, descending, and Oᵀ. From matrixᵀ matrix where that resolves all of them to eight digits."""
+    values, vectors = eigh(name, matrix.mT @ matrix)
+    if bool((values[..., -1] > _RESOLVED * values[..., 0]).all()):
+        return values.sqrt(), vectors.mT
+    _, s, Ot = svd(name, matrix)
+    return s, Ot

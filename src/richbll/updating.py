@@ -13,7 +13,7 @@ from richbll.core.posterior import spectral_posterior
 from richbll.errors import DataError, OptionError
 from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.fitting import device_of, settled_ridge
-from richbll.network.batches import Stream
+from richbll.network.batches import Batch, Stream
 from richbll.network.network import Network
 from richbll.network.untouched import untouched
 from richbll.options import Options
@@ -102,11 +102,18 @@ class _Kept:
     """A stream that is read twice, kept in memory: new data is little."""
 
     num_data: int | None = None
+    num_rows: int | None = None
     can_be_reread = True
+    keeps_state = False
 
     def __init__(self, stream: Stream) -> None:
         self._batches = list(stream.batches("new data"))
+        self.ranks = stream.ranks
 
-    def batches(self, task: str) -> Any:
+    def peek(self) -> Batch:
+        """The first batch."""
+        return self._batches[0]
+
+    def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Any:
         """The batches."""
         yield from self._batches

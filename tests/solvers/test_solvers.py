@@ -121,7 +121,8 @@ def test_parameters_in_blocks_when_memory_is_short() -> None:
     roomy = RichBLL(case.model, noise_variance=SIGMA2).fit(loader)
     in_roomy = len(reads)
     short = RichBLL(case.model, noise_variance=SIGMA2, memory_budget=8 * 2 * 9 * 4 * 40).fit(loader)  # 40 at a time
-    assert len(reads) - in_roomy == in_roomy + 3  # 138 parameters in 4 blocks instead of 1
+    assert in_roomy == 1  # gradients are kept
+    assert len(reads) - in_roomy >= 1 + 4  # features, and 138 parameters in blocks of at most 40
     torch.testing.assert_close(
         short.predict(case.test).epistemic_variance, roomy.predict(case.test).epistemic_variance, rtol=1e-9, atol=0
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from richbll.core.projection import Spectrum
-from richbll.linalg import svd
+from richbll.linalg import right_singular
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def gram_root(spectrum: Spectrum, row_weight: float) -> Tensor:
 
 def spectral_posterior(L: Tensor, root: Tensor) -> SpectralPosterior:
     """Diagonalise Lᵀ gram_posterior L = U diag(λ) Uᵀ through the singular values of R L."""
-    _, sqrt_eigenvalues, Ut = svd("the root of the posterior's Gram matrix", root @ L)
+    sqrt_eigenvalues, Ut = right_singular("the root of the posterior's Gram matrix", root @ L)
     return SpectralPosterior(W=L @ Ut.mT, eigenvalues=sqrt_eigenvalues.square())
 
 

@@ -20,6 +20,8 @@ from richbll.linalg import eigh, psd_root, svd
 _CUTOFF = 1e-7
 # A Gram matrix in float64 resolves singular values of Φ^r down to this fraction of the largest.
 _GRAM_RESOLUTION = 1e-8
+# Above this ratio of smallest to largest singular value, UᵀU = I to about eight digits without a second look.
+_WELL_CONDITIONED = 1e-4
 # With fewer than two rows per direction least squares interpolates; λ = 1e-3 s_max² keeps A finite.
 _RIDGE_FLOOR = 1e-3
 
@@ -125,6 +127,12 @@ def _rank(s: Tensor, feature_dtype: torch.dtype) -> int:
     """How many singular values are above the cut-off and above the rounding of the features."""
     cutoff = max(_CUTOFF, torch.finfo(feature_dtype).eps / 2)
     return int((s > cutoff * s[0]).sum()) if s.numel() else 0
+
+
+def is_well_conditioned(spectrum: Spectrum) -> bool:
+    """Whether the Gram matrix alone, which squares the condition of Φ^r, gives U to eight digits or better."""
+    alive = spectrum.num_alive
+    return alive == 0 or float(spectrum.s[alive - 1]) > _WELL_CONDITIONED * float(spectrum.s[0])
 
 
 def refined_projection(

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 from tqdm import tqdm
 
 from richbll.errors import DataChangedError, DataError, ShapeError
+from richbll.network.ranks import Alone, Ranks
 
 _LABELS = ("labels", "label")
 _ROWS_OF_A_TENSOR = 256  # rows at a time when whole tensors are given instead of batches
@@ -144,8 +145,12 @@ class Stream:
     """The user's data as batches on one device: counted, without empty ones, and re-read where possible."""
 
     num_data: int | None = None  # every row stands for itself
+    keeps_state = False
 
-    def __init__(self, data: Any, device: torch.device, progress: bool | None = None) -> None:
+    def __init__(
+        self, data: Any, device: torch.device, progress: bool | None = None, ranks: Ranks | None = None
+    ) -> None:
+        self.ranks: Ranks = Alone() if ranks is None else ranks
         if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
             raise DataError(f"{type(data).__name__} yields single examples. Wrap it in a torch.utils.data.DataLoader.")
         if isinstance(data, Mapping):
@@ -170,18 +175,28 @@ class Stream:
         self._device = device
         self._progress = progress
         self._seen: list[Any] = []
+        self._first: Batch | None = None
         self._num_readings = 0
 
     def peek(self) -> Batch:
         """The first batch that is not empty. Nothing is lost: the first reading begins with it."""
+        if self._first is not None:
+            return self._first
         for raw in self._next:
             self._seen.append(raw)
             batch = unpack(raw)
             if batch.size > 0:
-                return batch.to(self._device)
+                self._first = batch.to(self._device)
+                return self._first
         raise DataError("The loader yielded no examples: nothing can be fitted.")
 
-    def batches(self, task: str) -> Iterator[Batch]:
+    @property
+    def num_rows(self) -> int | None:
+        """At most so many, where the number of batches is known: all as large as the first."""
+        length = _length(self._data)
+        return None if length is None else length * self.peek().size
+
+    def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Iterator[Batch]:
         """All batches, numbered, with a progress bar named after the task."""
         source = chain(self._seen, self._next) if self._num_readings == 0 else iter(self._data)
         self._num_readings += 1

@@ -20,7 +20,7 @@ from richbll.network.batches import Batch, map_tensors, tensors_in
 from richbll.network.functional import call_with
 from richbll.network.outputs import coarsest, read_output, same_outputs
 
-_MOST_ROWS = 128  # of a micro-batch: beyond this vectorisation gains nothing and activations grow
+MOST_ROWS = 128  # of a micro-batch: beyond this vectorisation gains nothing and activations grow
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ExampleGradients:
         self._heard_of: set[str] = set()
 
     def micro_batches(
-        self, batch: Batch, f: Tensor, block: Block, most_bytes: int, columns: Tensor | None = None
+        self, batch: Batch, f: Tensor, block: Block, most_bytes: int | None = None, columns: Tensor | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their gradients (n', c, m') by a block of parameters, within a number of bytes.
 
@@ -76,7 +76,10 @@ class ExampleGradients:
         width = sum(self._parameters[name].numel() for name in names)
         num_outputs = f.shape[1] if columns is None else 1
         per_row = num_outputs * width * max(self._parameters[name].element_size() for name in names)
-        num_rows = max(1, min(_MOST_ROWS, most_bytes // (2 * per_row)))  # gradients, and their copy in one piece
+        fitting = (
+            MOST_ROWS if most_bytes is None else most_bytes // (2 * per_row)
+        )  # gradients, and their copy in one piece
+        num_rows = max(1, min(MOST_ROWS, fitting))
         for start in range(0, batch.size, num_rows):
             rows = slice(start, min(start + num_rows, batch.size))
             chosen = _every_output(f[rows]) if columns is None else columns[rows].unsqueeze(1)

@@ -15,6 +15,7 @@ from richbll.checks import human_bytes
 from richbll.core.subsample import smallest, subsample_size
 from richbll.errors import MemoryBudgetError
 from richbll.network.batches import Batch, Stream, map_tensors, tensors_in
+from richbll.network.ranks import Alone, Ranks
 from richbll.rng import row_keys
 
 Strata = Callable[[Batch], Tensor]  # a number for every row; the subsample is drawn within each
@@ -24,12 +25,23 @@ class HeldRows:
     """The chosen rows of a stream. Stands in for it, and knows how many examples it stands for."""
 
     can_be_reread = True
+    keeps_state = False
 
-    def __init__(self, batches: list[Batch], num_data: int) -> None:
+    def __init__(self, batches: list[Batch], num_data: int, ranks: Ranks | None = None) -> None:
         self._batches = batches
         self.num_data: int | None = num_data
+        self.ranks: Ranks = Alone() if ranks is None else ranks
 
-    def batches(self, task: str) -> Iterator[Batch]:
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows are held."""
+        return sum(batch.size for batch in self._batches)
+
+    def peek(self) -> Batch:
+        """The first batch."""
+        return self._batches[0]
+
+    def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Iterator[Batch]:
         """The held rows; there is nothing to wait for, so no progress bar is named after the task."""
         yield from self._batches
 

@@ -40,10 +40,14 @@ class Network:
     def features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """φ^r (n, r) and f (n, c), checked: finite, and the output still comes from the last layer alone."""
         a, f = forward(self.model, self.last_layer, batch)
+        return self.checked(a, f, batch), f
+
+    def checked(self, a: Tensor, f: Tensor, batch: Batch) -> Tensor:
+        """φ^r (n, r) from the last layer's input, once both are known to be as they must."""
         finite_rows("last-layer features", batch.where, a)
         finite_rows("output", batch.where, f)
         check_output(self.last_layer, self.model.get_submodule(self.last_layer.name), a, f, batch.where)
-        return self.last_layer.features(a), f
+        return self.last_layer.features(a)
 
     def gradients(self) -> ExampleGradients:
         """A reader of φ^m."""

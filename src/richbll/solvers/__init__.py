@@ -1,7 +1,7 @@
 """Ways to get AᵀA out of a network and its data, one file each. A file's name is the solver's name.
 
 A solver is a module with a function `solve(network, stream, memory) -> Solution`; dropping a file here is all that it
-takes to add one.
+takes to add one. `routes/` holds the exact solver's parts, `plan` what they cost.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import pkgutil
 from richbll.checks import one_of
 from richbll.solvers.solution import Solver, Source
 
-_NOT_SOLVERS = {"solution"}
+_NOT_SOLVERS = {"solution", "plan", "routes"}
 
 
 def solver_names() -> list[str]:

@@ -4,43 +4,84 @@ H = VᵀΦ^rᵀ Φ^m Φ^mᵀ Φ^r V follows afterwards. Rounding is amplified wh
 products are formed in float64; `exact` needs no such care.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from richbll.checks import human_bytes
 from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection, spectrum_of
-from richbll.errors import MemoryBudgetError
-from richbll.network.gradients import blocks_of
 from richbll.network.network import Network
-from richbll.solvers.exact import add_product
-from richbll.solvers.solution import Solution, Source, counted
+from richbll.network.records import Record, RecordReader, check_finite
+from richbll.solvers.plan import must_fit
+from richbll.solvers.routes.explicit import add_product, ranges_of
+from richbll.solvers.solution import AddedMoments, Solution, Source, State
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, with the cross moment in at most three quarters of the memory."""
     c, r = network.num_gradients, network.last_layer.num_features
     m = sum(network.parameter_sizes.values())
-    _check_fits(c, m, r, memory)
-    (block,) = blocks_of(network.parameter_sizes, m) if m else [()]
-    device = network.device
-    cross = torch.zeros(c, m, r, dtype=torch.float64, device=device)
-    trace_m = torch.zeros(c, dtype=torch.float64, device=device)
-    total: Moments | None = None
-    reader = network.gradients()
-    for batch in stream.batches("features and gradients"):
-        phi_r, f = network.features(batch)
-        reading = network.reader.read(batch, f)
-        moments = batch_moments(phi_r, reading.weights, reading.residuals)
-        total = moments if total is None else total + moments
-        if not block:
-            continue
-        for rows, phi_m in reader.micro_batches(batch, f, block, memory // 16, reading.columns):  # (n', c, m)
-            add_product(cross, phi_m.to(torch.float64), phi_r[rows].to(torch.float64))
-            trace_m += torch.linalg.vector_norm(phi_m, dim=(0, 2), dtype=torch.float64).square()
-    assert total is not None  # a stream without examples has raised
-    projection = projection_from(cross, total, trace_m, phi_r.dtype)
-    return Solution(counted(total, stream), projection, cross)
+    check_fits(c, m, r, memory)
+    with stream.ranks.together("the first batch"):
+        reader = RecordReader(network, stream.peek())
+    state: State = {
+        "cross": torch.zeros(c, m, r, dtype=torch.float64, device=network.device),
+        "trace": torch.zeros(c, dtype=torch.float64, device=network.device),
+    }
+    return additive(network, reader, stream, state, memory, _Cross(network, reader, memory))
+
+
+class _Cross:
+    """Adds a record to the cross moment. Parameters are in the model's order, whatever rules there are."""
+
+    def __init__(self, network: Network, reader: RecordReader, memory: int) -> None:
+        self._shapes, self._memory = reader.shapes, memory
+        self._begins, begin = {}, 0
+        for name, size in network.parameter_sizes.items():
+            self._begins[name] = begin
+            begin += size
+
+    def __call__(self, cross: Tensor, record: Record) -> Tensor:
+        """Adds in place; returns the examples' squared norms (c, n)."""
+        phi = record.phi_r.to(torch.float64)
+        c, r = len(cross), phi.shape[1]
+        norms = phi.new_zeros(c, len(phi))
+        for part in ranges_of(self._shapes, max(1, self._memory // 16 // (8 * c * r))):
+            C = phi.new_zeros(c, r, part.stop - part.start)
+            norms += add_product(C, record.gradients[part.shape.site], part, phi)
+            name, start = part.shape.site
+            begin = self._begins[name] + start
+            cross[:, begin + part.start : begin + part.stop] += C.mT
+        return norms
+
+
+class AddRecord(Protocol):
+    """Adds a record to a cross moment in place, and returns the examples' squared norms (c, n)."""
+
+    def __call__(self, cross: Tensor, record: Record) -> Tensor:
+        """One more record."""
+
+
+def additive(
+    network: Network, reader: RecordReader, stream: Source, state: State, memory: int, add: AddRecord
+) -> Solution:
+    """One pass over the data that adds up the moments and a cross moment or its sketch."""
+    adding = AddedMoments(state)
+    ranks = stream.ranks
+    dtype = torch.float64
+    with ranks.together("features and gradients"):
+        dtype = network.features(stream.peek())[0].dtype
+        for batch in stream.batches("features and gradients", state):
+            for record in reader.read(batch, reader.shapes, memory // 8):
+                adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
+                if reader.shapes:
+                    norms = add(state["cross"], record)
+                    check_finite(batch.rows(record.rows), norms)
+                    state["trace"] += norms.sum(dim=1, dtype=torch.float64)
+    moments = adding.total(stream)
+    ranks.add(state["cross"], state["trace"])
+    return Solution(moments, projection_from(state["cross"], moments, state["trace"], dtype), state["cross"])
 
 
 def projection_from(cross: Tensor, moments: Moments, trace_m: Tensor, dtype: torch.dtype) -> Projection:
@@ -50,11 +91,12 @@ def projection_from(cross: Tensor, moments: Moments, trace_m: Tensor, dtype: tor
     return Projection(spectrum, H=C.mT @ C, trace_m=trace_m)
 
 
-def _check_fits(c: int, m: int, r: int, memory: int) -> None:
-    needed = 8 * c * m * r
-    if needed > memory * 3 // 4:
-        raise MemoryBudgetError(
-            f"The cross moment of {m:,} parameters with {r} features and {c} output(s) takes {human_bytes(needed)}, "
-            f"but memory_budget is {human_bytes(memory)}. Give data that can be read twice (a DataLoader or a list), "
-            "a subsample of a number of rows, or a larger budget."
-        )
+def check_fits(c: int, m: int, r: int, memory: int) -> None:
+    """The cross moment, in three quarters of the memory."""
+    must_fit(
+        f"The cross moment of {m:,} parameters with {r} features and {c} output(s)",
+        8 * c * m * r,
+        memory * 3 // 4,
+        'Give data that can be read twice (a DataLoader or a list), solver="sketch", a subsample of a number of rows, '
+        "or a larger budget.",
+    )

@@ -1,71 +1,217 @@
-"""Exact, in two passes: features first, then C = Φ^mᵀU in their orthonormal basis U, and H = CᵀC.
+"""Exact: features first, then the gradients in their orthonormal basis U, H = UᵀΦ^mΦ^mᵀU.
 
-Contracting over the data first needs no random projection and no N × m Jacobian. C is m × r; when it does not fit into
-memory the parameters are taken in blocks, each with a pass of its own, and H is the sum over blocks.
+Contracting over the data first needs no random projection and no N × m Jacobian. Where what the gradients are made from
+fits into memory, the data is read once; else twice, and in blocks of parameters where C = Φ^mᵀU does not fit either.
+`plan` says which layer takes which route.
 """
+
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from richbll.checks import human_bytes
-from richbll.core.projection import refined_projection, spectrum_of
-from richbll.errors import DataChangedError, MemoryBudgetError
-from richbll.network.gradients import blocks_of
+from richbll.core.moments import Moments, batch_moments
+from richbll.core.projection import Projection, Spectrum, is_well_conditioned, refined_projection, spectrum_of
+from richbll.errors import DataChangedError
+from richbll.network.batches import Batch
+from richbll.network.capture import Site
 from richbll.network.network import Network
-from richbll.solvers.solution import Solution, Source, feature_moments
+from richbll.network.ranks import Ranks
+from richbll.network.records import RecordReader, SiteShape, check_finite
+from richbll.network.structure import Gradient
+from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
+from richbll.solvers.routes.explicit import Range, add_product, blocks_of_ranges, kept_energy, ranges_of
+from richbll.solvers.routes.gram import gram_energy, joined, keep_rows, kept_rows
+from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments
 
-_SLICE = 2**14  # parameters at a time in a product
+_SLICE = 2**16  # parameters at a time when C is squared
+
+
+@dataclass
+class _Kept:
+    """What is kept of a batch, or of some of its rows."""
+
+    batch: Batch
+    phi_r: Tensor
+    gradients: dict[Site, list[Gradient]]
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
-    """Moments and projection, with C in at most a quarter of the memory and gradients in a third."""
+    """Moments and projection, within a number of bytes."""
+    ranks = stream.ranks
+    with ranks.together("the first batch"):
+        reader = RecordReader(network, stream.peek())
+    size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
+    plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
+    if ranks.all_agree(plan.cached and bool(reader.shapes)):
+        return _read_once(network, reader, stream, memory)
+    return _read_twice(network, reader, stream, memory)
+
+
+# ---------------------------------------------------------------------- gradients kept
+
+
+def _read_once(network: Network, reader: RecordReader, stream: Source, memory: int) -> Solution:
+    ranks = stream.ranks
+    adding, kept = AddedMoments(), []
+    with ranks.together("features and gradients"):
+        for batch in stream.batches("features and gradients"):
+            for record in reader.read(batch, reader.shapes, memory // 4):
+                adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
+                gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}
+                kept.append(_Kept(batch.rows(record.rows), record.phi_r, gradients))
+    moments, dtype = adding.total(stream), kept[0].phi_r.dtype
+    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
+    whitener = spectrum.rough_whitener
+    U = [part.phi_r.to(torch.float64) @ whitener for part in kept]  # (n, alive)
+    UtU = None
+    if not is_well_conditioned(spectrum):
+        UtU = sum(
+            (u.mT @ u for u in U), torch.zeros_like(moments.gram_projection[: spectrum.num_alive, : spectrum.num_alive])
+        )
+        ranks.add(UtU)
+    size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
+    plan = exact_plan(reader.shapes, size, may_cache=True)
+    H, trace = _energy(kept, [u.to(working(dtype)) for u in U], plan, size, ranks)
+    return Solution(moments, _projection(spectrum, UtU, H, trace, dtype))
+
+
+def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """H and tr K, summed over all routes and all processes."""
+    c, alive, device = size.num_gradients, size.rank, U[0].device
+    H = torch.zeros(c, alive, alive, dtype=torch.float64, device=device)
+    trace = torch.zeros(c, dtype=torch.float64, device=device)
+    parts = [part.gradients for part in kept]
+    explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
+    if explicit and alive:
+        most = size.memory // 8 // (4 * c * alive)
+        more, norms = kept_energy(parts, ranges_of(explicit, max(1, most)), U, c, ranks)
+        for part, squared in zip(kept, norms, strict=True):
+            check_finite(part.batch, squared)
+            trace += squared.sum(dim=1)
+        H += more
+    if others and alive:
+        more, extra = gram_energy(joined(parts, others, ranks), ranks.rows(torch.cat(U)), c, ranks)
+        H += more
+        trace += extra
+    ranks.add(H, trace)
+    return H, trace
+
+
+# ---------------------------------------------------------------------- batches read again
+
+
+def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: int) -> Solution:
     moments, dtype = feature_moments(network, stream)
     spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
-    c, width = network.num_gradients, spectrum.num_alive
-    device = moments.gram_projection.device
-
-    CtC = torch.zeros(c, width, width, dtype=torch.float64, device=device)
-    UtU = torch.eye(width, dtype=torch.float64, device=device)
-    trace_m = torch.zeros(c, dtype=torch.float64, device=device)
-    blocks = blocks_of(network.parameter_sizes, _largest_block(network, width, memory // 4)) if width else []
-    reader = network.gradients()
+    size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
+    plan = exact_plan(reader.shapes, size, may_cache=False)
+    c, alive, device = size.num_gradients, size.rank, moments.gram_projection.device
+    must_fit(
+        f"One parameter with {c} output(s) and {alive} directions", 8 * c * alive, memory // 4, "Raise the budget."
+    )
+    H = torch.zeros(c, alive, alive, dtype=torch.float64, device=device)
+    trace = torch.zeros(c, dtype=torch.float64, device=device)
+    UtU = torch.eye(alive, dtype=torch.float64, device=device)
+    blocks = blocks_of_ranges(plan.by_route("explicit"), memory // 4 // max(1, 8 * c * alive)) if alive else []
+    others = plan.by_route("hadamard", "gram") if alive else []
+    if others and not blocks:
+        blocks = [[]]
     for number, block in enumerate(blocks, start=1):
         task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
-        C = torch.zeros(c, sum(p.stop - p.start for p in block), width, dtype=torch.float64, device=device)
-        gram = torch.zeros_like(moments.gram_projection)
-        UtU = torch.zeros_like(UtU)
-        for batch in stream.batches(task):
-            phi_r, f = network.features(batch)
-            columns = network.reader.read(batch, f).columns
-            phi = phi_r.to(torch.float64)
-            U = phi @ spectrum.rough_whitener  # (n, alive)
-            gram += phi.mT @ phi
-            UtU += U.mT @ U
-            for rows, phi_m in reader.micro_batches(batch, f, block, memory // 3, columns):  # (n', c, m')
-                phi_m = phi_m.to(torch.promote_types(phi_m.dtype, torch.float32))  # products of bfloat16 are too coarse
-                add_product(C, phi_m, U[rows].to(phi_m.dtype))
-                trace_m += torch.linalg.vector_norm(phi_m, dim=(0, 2), dtype=torch.float64).square()
-        _check_same_data(moments.gram_projection, gram, dtype)
-        CtC += C.mT @ C
-    return Solution(moments, refined_projection(spectrum, UtU, CtC, trace_m, dtype))
+        again = _Again(network, reader, spectrum, block, others if number == 1 else [], memory)
+        with stream.ranks.together(task):
+            again.read(stream, task)
+        more, extra = again.energy(stream.ranks, moments, dtype)
+        H += more
+        trace += extra
+        UtU = again.state["UtU"]
+    return Solution(moments, _projection(spectrum, UtU, H, trace, dtype))
 
 
-def add_product(C: Tensor, phi_m: Tensor, U: Tensor) -> None:
-    """C += Φ^mᵀU in place, a slice of parameters at a time, so that the product is never there as a whole."""
-    for start in range(0, C.shape[1], _SLICE):
-        part = slice(start, start + _SLICE)
-        C[:, part] += phi_m[:, :, part].permute(1, 2, 0) @ U
+class _Again:
+    """One more pass over the data: C of a block of parameters, and what K needs of others."""
+
+    def __init__(
+        self,
+        network: Network,
+        reader: RecordReader,
+        spectrum: Spectrum,
+        block: list[Range],
+        others: list[SiteShape],
+        memory: int,
+    ) -> None:
+        self._network, self._reader, self._block, self._others, self._memory = network, reader, block, others, memory
+        self._whitener = spectrum.rough_whitener
+        sites = {part.shape.site: part.shape for part in block} | {shape.site: shape for shape in others}
+        self._wanted = list(sites.values())
+        c, (r, alive), device = network.num_gradients, self._whitener.shape, self._whitener.device
+        num_elements = sum(part.stop - part.start for part in block)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=device)
+        self.state: State = {
+            "C": zeros(c, alive, num_elements),
+            "gram": zeros(r, r),
+            "UtU": zeros(alive, alive),
+            "trace": zeros(c),
+        }
+
+    def read(self, stream: Source, task: str) -> None:
+        """Add up over all batches."""
+        for batch in stream.batches(task, self.state):
+            for record in self._reader.read(batch, self._wanted, self._memory // 4):
+                phi = record.phi_r.to(torch.float64)
+                U = phi @ self._whitener  # (n, alive)
+                self.state["gram"] += phi.mT @ phi
+                self.state["UtU"] += U.mT @ U
+                self._add(batch.rows(record.rows), record.gradients, U.to(working(record.phi_r.dtype)))
+
+    def _add(self, batch: Batch, gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
+        c = self._network.num_gradients
+        norms = torch.zeros(c, len(U), dtype=torch.float64, device=U.device)
+        most = max(1, self._memory // 8 // (4 * c * U.shape[1]))
+        done = 0
+        for part in (piece for whole in self._block for piece in whole.cut(most)):
+            count = part.stop - part.start
+            C = torch.zeros(c, U.shape[1], count, dtype=U.dtype, device=U.device)
+            norms += add_product(C, gradients[part.shape.site], part, U)
+            self.state["C"][:, :, done : done + count] += C
+            done += count
+        check_finite(batch, norms)
+        self.state["trace"] += norms.sum(dim=1)
+        if self._others:
+            keep_rows(self.state, self._others, gradients, U)
+
+    def energy(self, ranks: Ranks, moments: Moments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """H and tr K of this pass, from all processes."""
+        ranks.add(self.state["gram"], self.state["UtU"])
+        _check_same_data(moments.gram_projection, self.state["gram"], dtype)
+        C, trace = self.state.pop("C"), self.state["trace"]
+        c, alive = C.shape[:2]
+        H = torch.zeros(c, alive, alive, dtype=torch.float64, device=C.device)
+        for number, start in enumerate(range(0, C.shape[2], _SLICE)):
+            part = C[:, :, start : start + _SLICE].contiguous()
+            owner = number % ranks.size
+            ranks.add_at(owner, part)
+            if owner == ranks.rank:
+                part = part.to(working(dtype))
+                H += part @ part.mT
+        if self._others:
+            rows, U = kept_rows(self.state, self._others, ranks)
+            more, extra = gram_energy(rows, U, c, ranks)
+            H += more
+            trace = trace + extra
+        ranks.add(H, trace)
+        return H, trace
 
 
-def _largest_block(network: Network, width: int, most_bytes: int) -> int:
-    """How many parameters fit at once: C takes c · width float64 numbers for each."""
-    each = 8 * network.num_gradients * width
-    if each > most_bytes:
-        raise MemoryBudgetError(
-            f"One parameter takes {human_bytes(each)} ({network.num_gradients} outputs × {width} directions), "
-            f"but memory_budget leaves {human_bytes(most_bytes)}. Raise the budget."
-        )
-    return most_bytes // each
+def working(dtype: torch.dtype) -> torch.dtype:
+    """What products are formed in: float64 for float64 models, else float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _projection(spectrum: Spectrum, UtU: Tensor | None, H: Tensor, trace: Tensor, dtype: torch.dtype) -> Projection:
+    return Projection(spectrum, H, trace) if UtU is None else refined_projection(spectrum, UtU, H, trace, dtype)
 
 
 def _check_same_data(first: Tensor, second: Tensor, dtype: torch.dtype) -> None:

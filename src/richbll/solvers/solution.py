@@ -11,6 +11,11 @@ from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection
 from richbll.network.batches import Batch
 from richbll.network.network import Network
+from richbll.network.ranks import Ranks
+
+_NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
+
+State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
 
 class Source(Protocol):
@@ -18,9 +23,18 @@ class Source(Protocol):
 
     can_be_reread: bool
     num_data: int | None  # how many examples the rows stand for, where these are fewer than all
+    ranks: Ranks
+    keeps_state: bool  # whether a checkpoint keeps the state of a pass, so that it can be taken up again
 
-    def batches(self, task: str) -> Iterator[Batch]:
-        """All batches, under the name of a task."""
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows there are in this process at most, where that is known beforehand."""
+
+    def peek(self) -> Batch:
+        """The first batch, which will be read again."""
+
+    def batches(self, task: str, state: State | None = None) -> Iterator[Batch]:
+        """All batches, under the name of a task; `state` is what the loop adds to, for checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Solution:
 
     moments: Moments
     projection: Projection
-    cross: Tensor | None = None  # (c, m, r) Φ^mᵀΦ^r where the solver keeps it: it adds up with that of later data
+    cross: Tensor | None = None  # (c, m or q, r) Φ^mᵀΦ^r or its sketch, where it is kept: it adds up with later data's
 
 
 class Solver(Protocol):
@@ -41,16 +55,58 @@ class Solver(Protocol):
 
 def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dtype]:
     """One pass of forward evaluations: the moments of φ^r and the residuals, and the features' dtype."""
-    total: Moments | None = None
-    for batch in stream.batches("features"):
-        phi_r, f = network.features(batch)
-        reading = network.reader.read(batch, f)
-        moments = batch_moments(phi_r, reading.weights, reading.residuals)
-        total = moments if total is None else total + moments
-    assert total is not None  # a stream without examples has raised
-    return counted(total, stream), phi_r.dtype
+    adding = AddedMoments()
+    dtype = torch.float64
+    with stream.ranks.together("features"):
+        dtype = network.features(stream.peek())[0].dtype
+        for batch in stream.batches("features", adding.state):
+            phi_r, f = network.features(batch)
+            reading = network.reader.read(batch, f)
+            adding.add(batch_moments(phi_r, reading.weights, reading.residuals))
+    return adding.total(stream), dtype
 
 
-def counted(moments: Moments, stream: Source) -> Moments:
-    """With the number of examples that a subsample stands for."""
-    return moments if stream.num_data is None else replace(moments, num_data=stream.num_data)
+class AddedMoments:
+    """Moments of batches, added up in a state that a checkpoint can keep."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state: State = {} if state is None else state
+
+    def add(self, moments: Moments) -> None:
+        """One more batch."""
+        held = _as_tensors(moments)
+        if "num_rows" not in self.state:
+            self.state.update(held)
+            return
+        for name in _NAMES:
+            if name not in held:
+                self.state.pop(name, None)  # known only where every batch has it
+            elif name in self.state:
+                self.state[name] += held[name]
+
+    def total(self, stream: Source) -> Moments:
+        """Of all batches and processes, with the number of examples that a subsample stands for."""
+        ranks = stream.ranks
+        for name in ("gram_weighted", "residual_sq"):
+            if not ranks.all_agree(name in self.state):
+                self.state.pop(name, None)
+        ranks.add(*(self.state[name] for name in _NAMES if name in self.state))
+        num_rows = int(self.state["num_rows"])
+        moments = Moments(
+            num_rows=num_rows,
+            num_data=num_rows,
+            gram_projection=self.state["gram_projection"],
+            gram_weighted=self.state.get("gram_weighted"),
+            residual_sq=self.state.get("residual_sq"),
+        )
+        return moments if stream.num_data is None else replace(moments, num_data=stream.num_data)
+
+
+def _as_tensors(moments: Moments) -> State:
+    count = torch.tensor(moments.num_rows, dtype=torch.int64, device=moments.gram_projection.device)
+    state = {"num_rows": count, "gram_projection": moments.gram_projection}
+    if moments.gram_weighted is not None:
+        state["gram_weighted"] = moments.gram_weighted
+    if moments.residual_sq is not None:
+        state["residual_sq"] = moments.residual_sq
+    return state

@@ -1,0 +1,61 @@
+"""z = γ x̂ + β with x̂ the input, normalised: over features (LayerNorm, RMSNorm), groups, or running statistics."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from richbll.network.rules.rule import Examples, Rule, Tracer, Unruled, summed_to
+from richbll.network.structure import Gradient
+
+_NAMES: dict[object, tuple[str, ...]] = {
+    functional.layer_norm: ("input", "normalized_shape", "weight", "bias", "eps"),
+    functional.rms_norm: ("input", "normalized_shape", "weight", "eps"),
+    functional.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+    functional.instance_norm: (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "use_input_stats",
+        "momentum",
+        "eps",
+    ),
+    functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+}
+
+
+def normalised(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """∂f/∂γ = Σ g x̂ and ∂f/∂β = Σ g, over positions."""
+    given = dict(zip(_NAMES[func], args, strict=False)) | kwargs
+    if func is functional.batch_norm and given.get("training", False):
+        raise Unruled  # statistics of the batch: examples are not independent
+    x, weight, bias = given["input"], given.get("weight"), given.get("bias")
+    parts = {name: tracer.leaf(given[name]) for name in ("weight", "bias") if given.get(name) is not None}
+    z = func(**(given | parts))
+    bare = {name: value for name, value in given.items() if name not in ("weight", "bias")}
+    shape = _broadcast(func, given, z)
+
+    def hat(examples: Examples) -> Tensor:
+        return examples.first(func(**(bare | {"input": x.detach()}))).unsqueeze(0)
+
+    return tracer.uses(z, (weight, _times(hat, shape, z.ndim), 0), (bias, _times(None, shape, z.ndim), 0))
+
+
+def _times(hat: Callable[[Examples], Tensor] | None, shape: tuple[int, ...], num_dims: int) -> Any:
+    def by_parameter(g: Tensor, examples: Examples) -> Gradient:
+        return summed_to(g if hat is None else g * hat(examples), examples.without(shape, num_dims))
+
+    return by_parameter
+
+
+def _broadcast(func: object, given: dict[str, Any], z: Tensor) -> tuple[int, ...]:
+    """The parameters' shape, as they are broadcast over z."""
+    if func in (functional.layer_norm, functional.rms_norm):
+        return tuple(given["normalized_shape"])
+    return (z.shape[1],) + (1,) * (z.ndim - 2)
+
+
+RULES: dict[object, Rule] = dict.fromkeys(_NAMES, normalised)

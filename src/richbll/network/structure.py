@@ -1,0 +1,340 @@
+"""Gradients by one parameter, example by example, in the form that its layer gives them.
+
+A linear map's gradient is a sum of outer products, a convolution's a correlation of windows, an embedding's a few rows;
+everything else is dense. All hold c outputs and n examples, and give any range of the flattened parameter when asked,
+piece by piece: pieces are small enough to stay in fast memory, and the n × m matrix is never there as a whole.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, unfold
+
+# From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying.
+_MANY_POSITIONS = 256
+
+
+# Elements of a piece: 8 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
+_PIECE = 2**21
+
+Piece = tuple[slice, slice, Tensor]  # examples, elements, and their gradients (c, n', elements)
+
+
+class Gradient(Protocol):
+    """∂f/∂θ for one range of one parameter: c outputs, n examples, `size` elements."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def row(self) -> int:
+        """Ranges that begin and end at multiples of this are made without waste."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Elements start … stop, in at least float32."""  # (c, n, stop − start)
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """The same in pieces; elements are counted from `start`."""
+
+    def kept(self) -> "Gradient":
+        """The same, without views of larger tensors and without a graph: what a cache holds."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """All elements, as they are."""
+
+    values: Tensor  # (c, n, p)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.values.shape[2]
+
+    @property
+    def row(self) -> int:
+        """Any range is as good."""
+        return 1
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+        return (self.values,)
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Elements start … stop."""
+        return wide(self.values[:, :, start:stop])
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """All at once."""
+        yield slice(0, self.values.shape[1]), slice(0, stop - start), self.dense(start, stop)
+
+    def kept(self) -> "Dense":
+        """The same."""
+        return Dense(owned(self.values))
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Σ_t left_t right_tᵀ over T positions, flattened row by row. One of the factors is the same for all outputs."""
+
+    left: Tensor  # (c or 1, n, T, d_left)
+    right: Tensor  # (c or 1, n, T, d_right)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.left.shape[3] * self.right.shape[3]
+
+    @property
+    def row(self) -> int:
+        """One row of the matrix."""
+        return self.right.shape[3]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+        return (self.left, self.right)
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Elements start … stop."""
+        first, last = start // self.row, -(-stop // self.row)
+        left, right = wide(self.left[..., first:last]), wide(self.right)
+        c, n = max(len(left), len(right)), left.shape[1]
+        rows = left.mT @ right if left.shape[2] > 1 else left.mT * right  # (c, n, rows, d_right)
+        flat = rows.reshape(c, n, -1)
+        return flat[:, :, start - first * self.row : stop - first * self.row]
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """A few rows of the matrix at a time."""
+        c, n = max(len(self.left), len(self.right)), self.left.shape[1]
+        count = max(1, min(n, _PIECE // (c * self.row)))
+        step = max(1, _PIECE // (c * count * self.row)) * self.row
+        for i in range(0, n, count):
+            rows = slice(i, min(i + count, n))
+            some = Outer(self.left[:, rows], self.right[:, rows])
+            for begin in range(start, stop, step):
+                end = min(begin + step, stop)
+                yield rows, slice(begin - start, end - start), some.dense(begin, end)
+
+    def gram(self, other: "Outer") -> Tensor:
+        """⟨φ_i, φ_j⟩ = Σ_tt' (left_it·left_jt') (right_it·right_jt'), without forming either."""  # (c, n, n')
+        left, right = _all_pairs(self.left, other.left), _all_pairs(self.right, other.right)
+        products = left.mul_(right) if len(left) >= len(right) else right.mul_(left)
+        T, T_other = self.left.shape[2], other.left.shape[2]
+        if T == T_other == 1:
+            return products
+        return products.view(len(products), -1, T, other.left.shape[1], T_other).sum(dim=(2, 4))
+
+    def kept(self) -> "Outer":
+        """The same."""
+        return Outer(owned(self.left), owned(self.right))
+
+
+def _all_pairs(a: Tensor, b: Tensor) -> Tensor:
+    """a_i · b_j over all examples and positions."""  # (c, n T, n' T')
+    a, b = wide(a.flatten(1, 2)), wide(b.flatten(1, 2))
+    return (a[0] @ b[0].mT).unsqueeze(0) if len(a) == 1 else a @ b.mT
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A convolution's weight (channels of g, channels of x / groups, *kernel): g correlated with windows of x.
+
+    x is padded already. For a transposed convolution the two have changed places.
+    """
+
+    x: Tensor  # (c or 1, n, d_x, *space)
+    g: Tensor  # (c or 1, n, d_g, *positions)
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.g.shape[2] * self.row
+
+    @property
+    def row(self) -> int:
+        """One channel of g."""
+        return self.x.shape[2] // self.groups * math.prod(self.kernel)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+        return (self.x, self.g)
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Elements start … stop."""
+        per_group = self.g.shape[2] // self.groups
+        first, last = start // self.row, -(-stop // self.row)
+        if self.groups > 1:  # whole groups, so that every channel of g meets its own channels of x
+            first, last = first // per_group * per_group, -(-last // per_group) * per_group
+        groups = range(first // per_group, -(-last // per_group))
+        width = self.x.shape[2] // self.groups
+        x = wide(self.x[:, :, groups.start * width : groups.stop * width])
+        g = wide(self.g[:, :, first:last])
+        parts = [self._one_output(x[min(k, len(x) - 1)], g[min(k, len(g) - 1)], len(groups)) for k in self._outputs()]
+        flat = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
+        return flat[:, :, start - first * self.row : stop - first * self.row]
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """A few examples at a time; after unfolding, a few channels at a time."""
+        c, n = len(self._outputs()), self.x.shape[1]
+        unfolded = self._is_unfolded() and self.groups == 1 and c == 1
+        per_example = 2 * self.row * self.g[0, 0, 0].numel() // 5 if unfolded else c * (stop - start)
+        count = min(n, max(8, _PIECE // max(1, per_example)))
+        for i in range(0, n, max(1, count)):
+            rows = slice(i, min(i + count, n))
+            some = replace(self, x=self.x[:, rows], g=self.g[:, rows])
+            if not unfolded:
+                yield rows, slice(0, stop - start), some.dense(start, stop)
+                continue
+            outer = Outer(some.g.flatten(3).mT, some._columns(wide(some.x[0])).mT.unsqueeze(0))
+            for _, elements, J in outer.pieces(start, stop):
+                yield rows, elements, J
+
+    def _is_unfolded(self) -> bool:
+        return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < _MANY_POSITIONS
+
+    def _columns(self, x: Tensor) -> Tensor:
+        """Windows of x at the positions of g."""  # (n, d_x · kernel, T)
+        columns = unfold(x, self.kernel, dilation=self.dilation, stride=self.stride)
+        found, wanted = self._positions(x), self.g.shape[3:]
+        if found == tuple(wanted):
+            return columns
+        shaped = columns.view(*columns.shape[:2], *found)  # a stride can leave positions over that g does not have
+        return shaped[:, :, : wanted[0], : wanted[1]].flatten(2)
+
+    def _outputs(self) -> range:
+        return range(max(len(self.x), len(self.g)))
+
+    def _one_output(self, x: Tensor, g: Tensor, groups: int) -> Tensor:
+        """The rows of some channels of g for one output."""  # (n, channels · row)
+        n, dims = len(x), len(self.kernel)
+        if self._is_unfolded():
+            columns = self._columns(x)
+            by_group = (
+                g.reshape(n * groups, -1, columns.shape[2]) @ columns.reshape(n * groups, -1, columns.shape[2]).mT
+            )
+            return by_group.reshape(n, -1)
+        # one convolution whose groups are the examples
+        weight = x.new_empty(1).expand(
+            n * g.shape[1], x.shape[1] // groups, *self.kernel
+        )  # its shape is all that counts
+        found = torch.ops.aten.convolution_backward(
+            g.reshape(1, n * g.shape[1], *g.shape[2:]),
+            x.reshape(1, n * x.shape[1], *x.shape[2:]),
+            weight,
+            None,
+            list(self.stride),
+            [0] * dims,
+            list(self.dilation),
+            False,
+            [0] * dims,
+            n * groups,
+            [False, True, False],
+        )[1]
+        return found.reshape(n, -1)
+
+    def _positions(self, x: Tensor) -> tuple[int, ...]:
+        sizes = zip(x.shape[2:], self.kernel, self.stride, self.dilation, strict=True)
+        return tuple((size - d * (k - 1) - 1) // s + 1 for size, k, s, d in sizes)
+
+    def kept(self) -> "Windows":
+        """The same."""
+        return replace(self, x=owned(self.x), g=owned(self.g))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An embedding's table: at each of T positions one row receives g; rows of index −1 receive nothing."""
+
+    indices: Tensor  # (n, T)
+    g: Tensor  # (c, n, T, d)
+    num_rows: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.num_rows * self.row
+
+    @property
+    def row(self) -> int:
+        """One row of the table."""
+        return self.g.shape[3]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+        return (self.indices, self.g)
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Elements start … stop."""
+        first, last = start // self.row, -(-stop // self.row)
+        c, n, T, d = self.g.shape
+        inside = (self.indices >= first) & (self.indices < last)
+        places = (self.indices - first).where(inside, last - first)  # one row more than asked for takes the others
+        places = places + torch.arange(n, device=places.device).unsqueeze(1) * (last - first + 1)
+        table = wide(self.g).new_zeros(c, n * (last - first + 1), d)
+        table.index_add_(1, places.flatten(), wide(self.g).reshape(c, n * T, d))
+        flat = table.view(c, n, last - first + 1, d)[:, :, :-1].reshape(c, n, -1)
+        return flat[:, :, start - first * d : stop - first * d]
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """A few rows of the table at a time."""
+        c, n = self.g.shape[:2]
+        step = max(1, _PIECE // max(1, c * n * self.row)) * self.row
+        for begin in range(start, stop, step):
+            end = min(begin + step, stop)
+            yield slice(0, n), slice(begin - start, end - start), self.dense(begin, end)
+
+    def product(self, U: Tensor, start: int, stop: int) -> Tensor:
+        """Φᵀ U for whole rows start … stop of the table: only tokens that occur cost anything."""  # (c, elements, ρ)
+        first, last = start // self.row, -(-stop // self.row)
+        places = self.indices.flatten()
+        chosen = ((places >= first) & (places < last)).nonzero().flatten()
+        g = wide(self.g).flatten(1, 2)[:, chosen]  # (c, tokens, d)
+        u = U[chosen // self.indices.shape[1]]  # (tokens, ρ)
+        table = g.new_zeros(len(g), last - first, self.row * U.shape[1])
+        table.index_add_(1, places[chosen] - first, (g.unsqueeze(-1) * u.unsqueeze(1)).flatten(2))
+        flat = table.view(len(g), -1, U.shape[1])
+        return flat[:, start - first * self.row : stop - first * self.row]
+
+    def squared_norms(self) -> Tensor:
+        """‖φ_i‖², tokens that occur twice in an example added up first."""  # (c, n)
+        g = wide(self.g)
+        same = (self.indices.unsqueeze(2) == self.indices.unsqueeze(1)) & (self.indices >= 0).unsqueeze(2)
+        return ((g @ g.mT) * same).sum(dim=(2, 3))
+
+    def kept(self) -> "Rows":
+        """The same."""
+        return replace(self, indices=owned(self.indices), g=owned(self.g))
+
+
+def wide(values: Tensor) -> Tensor:
+    """In at least float32: sums of bfloat16 products are too coarse."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def owned(values: Tensor) -> Tensor:
+    """Without a graph; a copy where it is a view that would keep a larger tensor alive."""
+    values = values.detach()
+    return values.clone() if values.untyped_storage().nbytes() > 2 * values.numel() * values.element_size() else values
+
+
+def padded(x: Tensor, amounts: list[tuple[int, int]]) -> Tensor:
+    """Zeros before and after each of the last dimensions."""
+    flat = [side for pair in reversed(amounts) for side in pair]
+    return pad(x, flat) if any(flat) else x

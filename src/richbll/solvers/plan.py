@@ -1,0 +1,212 @@
+"""What reading the gradients will cost, part by part, before any work; and the cheapest way that fits.
+
+Counts multiply-adds. For N rows, ρ directions, c outputs, and a parameter of m elements that acts at T positions:
+
+    explicit   C = Φ^mᵀU and CᵀC             c (N T m + N m ρ + m ρ²)
+    hadamard   (a aᵀ) ∘ (g gᵀ)               N² T² (d_in + c d_out + c p) / 2
+    gram       Φ^mΦ^mᵀ of formed gradients   c (N T m + N² m / 2)
+
+with p = 64 for passing the products through memory; a weight and its bias share g gᵀ. The last two give K, and UᵀKU
+costs c (N²ρ/2 + Nρ²) more, once for all layers.
+"""
+
+from dataclasses import dataclass
+
+from richbll.checks import human_bytes
+from richbll.errors import MemoryBudgetError
+from richbll.network.records import SiteShape
+from richbll.solvers.routes.explicit import is_sparse
+
+_PER_PAIR = 64
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of a parameter."""
+
+    shape: SiteShape
+    route: str  # "explicit", "hadamard", "gram", "cross" or "sketch"
+    multiply_adds: float
+    num_bytes: int  # kept while the data is read
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which solver, which route for each part, and what that takes."""
+
+    solver: str
+    steps: tuple[Step, ...]
+    shared_multiply_adds: float  # for UᵀKU and the forward and backward passes that give the gradients
+    cached: bool  # gradients are kept, so that the data is read once
+    num_passes: int  # over the data with gradients
+    num_rows: int | None
+    yard: float  # multiply-adds of one forward and backward pass over the same rows
+
+    @property
+    def multiply_adds(self) -> float:
+        """In all."""
+        return self.shared_multiply_adds + sum(step.multiply_adds for step in self.steps)
+
+    @property
+    def num_bytes(self) -> int:
+        """Kept at the same time, at most."""
+        return sum(step.num_bytes for step in self.steps)
+
+    def by_route(self, *routes: str) -> list[SiteShape]:
+        """The parts that take one of these routes."""
+        return [step.shape for step in self.steps if step.route in routes]
+
+    def __str__(self) -> str:
+        rows = "an unknown number of" if self.num_rows is None else f"{self.num_rows:,}"
+        how = {
+            "exact": "gradients kept from one pass"
+            if self.cached
+            else f"a pass for features, {self.num_passes} for gradients",
+            "cross": "one pass, additive",
+            "sketch": "one pass, additive, not exact",
+        }.get(self.solver, "one pass")
+        lines = [f"{self.solver}: {rows} rows, {how}", ""]
+        lines.append(f"{'parameter':40} {'kind':12} {'route':9} {'elements':>12} {'multiply-adds':>14} {'bytes':>10}")
+        for step in self.steps:
+            name, start = step.shape.site
+            place = name if start == 0 else f"{name}[{start}:]"
+            place = place if len(place) <= 40 else "…" + place[-39:]
+            lines.append(
+                f"{place:40} {step.shape.kind:12} {step.route:9} {step.shape.size:12,} {step.multiply_adds:14.3g} "
+                f"{human_bytes(step.num_bytes):>10}"
+            )
+        lines.append(f"{'forward, backward, UᵀKU':40} {'':12} {'':9} {'':12} {self.shared_multiply_adds:14.3g}")
+        ratio = self.multiply_adds / self.yard if self.yard else float("nan")
+        lines.append(
+            f"{'total':40} {'':12} {'':9} {sum(s.shape.size for s in self.steps):12,} {self.multiply_adds:14.3g} "
+            f"{human_bytes(self.num_bytes):>10}"
+        )
+        lines.append(f"{ratio:.2f} × the multiply-adds of one forward and backward pass ({self.yard:.3g})")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What all costs depend on."""
+
+    num_rows: int | None  # N
+    rank: int  # ρ, or r before it is known
+    num_gradients: int  # c
+    memory: int
+
+
+def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
+    """The cheapest exact routes that fit; gradients are kept where they take at most half of the memory."""
+    N, c = size.num_rows or 0, size.num_gradients
+    kept = {shape.site: kept_bytes(shape, N, c) for shape in shapes}
+    features = 2 * 8 * N * size.rank
+    cached = may_cache and bool(N) and sum(kept.values()) + features <= size.memory // 2
+    routes = cheapest_routes(shapes, size, size.memory if cached else size.memory // 4)
+    steps, met = [], set()
+    for shape in shapes:
+        route = routes[shape.site]
+        again = route == "hadamard" and shape.group in met
+        met.add(shape.group)
+        price = cost(shape, route, size) if not again else N * N * shape.positions**2 * shape.widths[1] / 2
+        held = kept[shape.site] if cached or route != "explicit" else 8 * c * shape.size * size.rank
+        steps.append(Step(shape, route, price, held))
+    in_blocks = sum(8 * c * s.size * size.rank for s in shapes if routes[s.site] == "explicit")
+    num_passes = 1 if cached else max(1, -(-in_blocks // max(1, size.memory // 4)))
+    yard = forward_backward(shapes, N)
+    has_gram = any(route != "explicit" for route in routes.values())
+    shared = 2 / 3 * yard * (c + 1) / 2 * num_passes + (0 if cached else yard / 3)
+    shared += c * (N * N * size.rank / 2 + N * size.rank**2) if has_gram else 0
+    return Plan("exact", tuple(steps), shared, cached, num_passes, size.num_rows, yard)
+
+
+def cheapest_routes(shapes: list[SiteShape], size: Size, most_kept: int) -> dict[tuple[str, int], str]:
+    """Explicit everywhere, or K wherever that is cheaper, the price of UᵀKU included."""
+    explicit = {shape.site: "explicit" for shape in shapes}
+    if size.num_rows is None:
+        return explicit
+    mixed, kept, saved = dict(explicit), 0, 0.0
+    for group in _groups(shapes):
+        prices = {route: group_cost(group, route, size) for route in allowed_routes(group[0])}
+        best = min(prices, key=lambda route: prices[route])
+        needed = sum(kept_bytes(shape, size.num_rows, size.num_gradients) for shape in group)
+        if best != "explicit" and kept + needed <= most_kept:
+            mixed |= {shape.site: best for shape in group}
+            kept += needed
+            saved += prices["explicit"] - prices[best]
+    N, c = size.num_rows, size.num_gradients
+    return mixed if saved > c * (N * N * size.rank / 2 + N * size.rank**2) else explicit
+
+
+def _groups(shapes: list[SiteShape]) -> list[list[SiteShape]]:
+    """Linear sites with the same left factor together, every other site alone."""
+    groups: dict[object, list[SiteShape]] = {}
+    for shape in shapes:
+        groups.setdefault(shape.group if shape.kind == "linear" else shape.site, []).append(shape)
+    return list(groups.values())
+
+
+def group_cost(group: list[SiteShape], route: str, size: Size) -> float:
+    """Multiply-adds of a group: the products of a factor that it shares are formed once."""
+    again = sum(shape.widths[0] + _PER_PAIR for shape in group[1:]) if route == "hadamard" else 0
+    N, T, c = size.num_rows or 0, group[0].positions, size.num_gradients
+    return sum(cost(shape, route, size) for shape in group) - c * N * N * T * T * again / 2
+
+
+def allowed_routes(shape: SiteShape) -> list[str]:
+    """Which routes there are for a part."""
+    if shape.kind == "linear":
+        return ["explicit", "hadamard", "gram"]
+    return ["explicit"] if is_sparse(shape) else ["explicit", "gram"]
+
+
+def cost(shape: SiteShape, route: str, size: Size) -> float:
+    """Multiply-adds of one part by one route."""
+    N, rho, c, m, T = size.num_rows or 0, size.rank, size.num_gradients, shape.size, shape.positions
+    if route == "hadamard":
+        return N * N * T * T * (c * shape.widths[0] + shape.widths[1] + c * _PER_PAIR) / 2
+    if route == "gram":
+        return c * (N * T * m + N * N * m / 2)
+    if is_sparse(shape):
+        tokens = N * T * shape.widths[1]
+        return c * (tokens * rho + min(m, tokens) * rho**2)
+    formed = N * m if shape.kind in ("vector", "embedding") else N * T * m
+    if route == "sketch":
+        return c * formed
+    return c * (formed + N * m * rho + m * rho**2)
+
+
+def kept_bytes(shape: SiteShape, num_rows: int, num_gradients: int) -> int:
+    """To keep what a part's gradients are made from, for all rows."""
+    return num_rows * (shape.row_bytes + num_gradients * shape.output_bytes)
+
+
+def forward_backward(shapes: list[SiteShape], num_rows: int) -> float:
+    """Multiply-adds of one forward and backward pass: three products of every weight at every position."""
+    products = (s for s in shapes if s.kind in ("linear", "convolution", "general"))
+    return 3.0 * num_rows * sum(shape.positions * shape.size for shape in products)
+
+
+def additive_plan(shapes: list[SiteShape], size: Size, num_features: int, sketch_size: int | None) -> Plan:
+    """One pass that adds up Φ^mᵀΦ^r, or a sketch of it."""
+    N, c = size.num_rows or 0, size.num_gradients
+    solver = "cross" if sketch_size is None else "sketch"
+    total = sum(shape.size for shape in shapes)
+    steps = tuple(
+        Step(
+            shape,
+            solver,
+            cost(shape, "explicit" if sketch_size is None else "sketch", size),
+            8 * c * num_features * (shape.size if sketch_size is None else sketch_size * shape.size // max(1, total)),
+        )
+        for shape in shapes
+    )
+    yard = forward_backward(shapes, N)
+    return Plan(solver, steps, 2 / 3 * yard * (c + 1) / 2, False, 1, size.num_rows, yard)
+
+
+def must_fit(what: str, needed: int, memory: int, advice: str) -> None:
+    """A typed error with the numbers, before any work."""
+    if needed > memory:
+        raise MemoryBudgetError(
+            f"{what} takes {human_bytes(needed)}, but memory_budget leaves {human_bytes(memory)}. {advice}"
+        )

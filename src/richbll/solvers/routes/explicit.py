@@ -1,0 +1,106 @@
+"""C = Φ^mᵀU, a range of parameters at a time, and H = CᵀC.
+
+From kept gradients a range is made for all examples at once, squared, and forgotten: C is never there as a whole. When
+batches come one by one, C has to wait for the last of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from richbll.network.capture import Site
+from richbll.network.ranks import Ranks
+from richbll.network.records import SiteShape, summed
+from richbll.network.structure import Gradient, Piece, Rows
+
+_SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
+_SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
+
+
+@dataclass(frozen=True)
+class Range:
+    """Elements start … stop of a site."""
+
+    shape: SiteShape
+    start: int
+    stop: int
+
+    def cut(self, most: int) -> list["Range"]:
+        """In ranges of at most about `most` elements, at the ends of rows where that is possible."""
+        row = max(1, self.shape.widths[1])
+        step = max(1, most // row) * row if row <= most else max(1, most)
+        starts = range(self.start, self.stop, step)
+        return [Range(self.shape, start, min(start + step, self.stop)) for start in starts]
+
+
+def ranges_of(shapes: list[SiteShape], most: int) -> list[Range]:
+    """Sites as ranges of at most about `most` elements."""
+    return [part for shape in shapes for part in Range(shape, 0, shape.size).cut(most)]
+
+
+def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
+    """Ranges, gathered into blocks of at most `most` elements."""
+    blocks: list[list[Range]] = []
+    room = 0
+    for part in ranges_of(shapes, most):
+        size = part.stop - part.start
+        if not blocks or size > room:
+            blocks.append([])
+            room = most
+        blocks[-1].append(part)
+        room -= size
+    return blocks
+
+
+def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor) -> Tensor:
+    """C (c, ρ, elements) += UᵀΦ^m of some examples over a range; returns their squared norms over it (c, n)."""
+    (first, *others) = uses
+    norms = torch.zeros(len(C), len(U), dtype=torch.float64, device=C.device)
+    if not others and is_sparse(part.shape) and isinstance(first, Rows):
+        C += first.product(U, part.start, part.stop).mT
+        return first.squared_norms() if part.start == 0 else norms  # the norm is of all of it
+    pieces = first.pieces(part.start, part.stop) if not others else _summed_pieces(uses, part)
+    for rows, elements, J in pieces:
+        if len(C) == 1:
+            C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype))
+        else:
+            C[:, :, elements] += U[rows].mT @ J.to(U.dtype)
+        norms[:, rows] += torch.linalg.vector_norm(J, dim=2, dtype=U.dtype).square()
+    return norms
+
+
+def _summed_pieces(uses: list[Gradient], part: Range) -> Iterator[Piece]:
+    """The sum over several uses of a parameter."""
+    n = uses[0].tensors[-1].shape[1]
+    for small in part.cut(max(1, _SUMMED // max(1, n))):
+        J = summed(uses, small.start, small.stop)
+        yield slice(0, n), slice(small.start - part.start, small.stop - part.start), J
+
+
+def is_sparse(shape: SiteShape) -> bool:
+    """Whether few of the rows of an embedding are touched by an example."""
+    return shape.kind == "embedding" and shape.widths[0] > _SPARSE * shape.positions
+
+
+def kept_energy(
+    parts: list[dict[Site, list[Gradient]]], ranges: list[Range], U: list[Tensor], c: int, ranks: Ranks
+) -> tuple[Tensor, list[Tensor]]:
+    """H (c, ρ, ρ) float64 from kept gradients, and the squared norms (c, n) of every part's examples.
+
+    The ranges are the same in all processes; each of them squares its share.
+    """
+    rho, working, device = U[0].shape[1], U[0].dtype, U[0].device
+    room = torch.empty(c * rho * max(part.stop - part.start for part in ranges), dtype=working, device=device)
+    H = torch.zeros(c, rho, rho, dtype=torch.float64, device=device)
+    norms = [torch.zeros(c, len(u), dtype=torch.float64, device=u.device) for u in U]
+    for number, part in enumerate(ranges):
+        C = room[: c * rho * (part.stop - part.start)].view(c, rho, -1).zero_()
+        for k, (held, u) in enumerate(zip(parts, U, strict=True)):
+            norms[k] += add_product(C, held[part.shape.site], part, u)
+        owner = number % ranks.size
+        ranks.add_at(owner, C)
+        if owner == ranks.rank:
+            H += C @ C.mT
+    return H, norms

@@ -1,0 +1,146 @@
+"""K = Φ^mΦ^mᵀ between examples, block by block, and H = UᵀKU; no gradient of a wide layer is ever formed.
+
+For a linear layer K = (a aᵀ) ∘ (g gᵀ). K is symmetric, so only blocks i ≤ j are made, and with
+
+    S = Σ_i U_iᵀ (½ K_ii U_i + Σ_{j>i} K_ij U_j)
+
+H = S + Sᵀ.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from richbll.network.capture import Site
+from richbll.network.ranks import Ranks
+from richbll.network.records import SiteShape, summed
+from richbll.network.structure import Dense, Gradient, Outer
+from richbll.solvers.solution import State
+
+_BLOCK = 512  # rows at a time
+
+
+@dataclass(frozen=True)
+class Rowwise:
+    """What K needs of all examples: the factors of linear layers, and dense gradients of everything else."""
+
+    outers: dict[Site, list[Outer]]  # several uses of one weight
+    dense: dict[Site, Dense]
+
+    def rows(self, start: int, stop: int) -> "Rowwise":
+        """Of some examples."""
+        part = slice(start, stop)
+        outers = {
+            site: [Outer(use.left[:, part], use.right[:, part]) for use in uses] for site, uses in self.outers.items()
+        }
+        return Rowwise(outers, {site: Dense(d.values[:, part]) for site, d in self.dense.items()})
+
+    def gram(self, other: "Rowwise") -> Tensor:
+        """K between these examples and those."""  # (c, n, n')
+        total: Tensor | None = None
+        for site, uses in self.outers.items():
+            for mine in uses:
+                for theirs in other.outers[site]:
+                    total = _plus(total, mine.gram(theirs))
+        for site, dense in self.dense.items():
+            total = _plus(total, dense.dense(0, dense.size) @ other.dense[site].dense(0, dense.size).mT)
+        assert total is not None
+        return total
+
+
+def _plus(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total.add_(more) if total.shape == more.shape else total + more
+
+
+def joined(parts: list[dict[Site, list[Gradient]]], sites: list[SiteShape], ranks: Ranks) -> Rowwise:
+    """The gradients of all batches and all processes at some sites."""
+    outers: dict[Site, list[Outer]] = {}
+    dense: dict[Site, Dense] = {}
+    same_left: dict[tuple[int, ...], list[list[Outer]]] = {}  # sites of one use each, as a weight and its bias
+    for shape in sites:
+        held = [part[shape.site] for part in parts]
+        if not all(isinstance(use, Outer) for uses in held for use in uses):
+            values = torch.cat([summed(uses, 0, shape.size) for uses in held], dim=1)
+            dense[shape.site] = Dense(ranks.rows(values, dim=1))
+            continue
+        by_use = [[use for use in uses if isinstance(use, Outer)] for uses in zip(*held, strict=True)]
+        if len(by_use) == 1:
+            key = tuple(use.left.data_ptr() for use in by_use[0])
+            same_left.setdefault(key, []).append(by_use[0])
+        else:
+            outers[shape.site] = [_joined_outer([uses], ranks) for uses in by_use]
+    for number, members in enumerate(same_left.values()):
+        outers[("with one left factor", number)] = [_joined_outer(members, ranks)]
+    return Rowwise(outers, dense)
+
+
+def _joined_outer(members: list[list[Outer]], ranks: Ranks) -> Outer:
+    """All examples of some sites that have the same left factor: left (right, right', …)ᵀ."""
+    left = torch.cat([use.left for use in members[0]], dim=1)
+    right = torch.cat([torch.cat([use.right for use in uses], dim=1) for uses in members], dim=3)
+    return Outer(_without_zeros(ranks.rows(left, dim=1)), _without_zeros(ranks.rows(right, dim=1)))
+
+
+def _without_zeros(factor: Tensor) -> Tensor:
+    """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product."""
+    used = (factor != 0).flatten(0, 2).any(dim=0)
+    return factor if bool(used.all()) else factor[..., used]
+
+
+def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
+    """Keep what K needs of some examples, in a state that a checkpoint can write."""
+    number = sum(name.startswith("kept U ") for name in state)
+    state[f"kept U {number}"] = U
+    for place, shape in enumerate(sites):
+        for use, gradient in enumerate(gradients[shape.site]):
+            if not isinstance(gradient, Outer):
+                gradient = Dense(gradient.dense(0, shape.size))
+            for part, tensor in enumerate(gradient.kept().tensors):
+                state[f"kept {number} {place} {use} {part}"] = tensor
+
+
+def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwise, Tensor]:
+    """What was kept of all batches, in all processes, and U of all their rows."""
+    parts: list[dict[Site, list[Gradient]]] = []
+    count = sum(name.startswith("kept U ") for name in state)
+    for number in range(count):
+        part: dict[Site, list[Gradient]] = {shape.site: [] for shape in sites}
+        for place, shape in enumerate(sites):
+            use = 0
+            while (key := f"kept {number} {place} {use}") + " 0" in state:
+                first, second = state[f"{key} 0"], state.get(f"{key} 1")
+                part[shape.site].append(Dense(first) if second is None else Outer(first, second))
+                use += 1
+        parts.append(part)
+    return joined(parts, sites, ranks), ranks.rows(torch.cat([state[f"kept U {number}"] for number in range(count)]))
+
+
+def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, block: int = _BLOCK) -> tuple[Tensor, Tensor]:
+    """H (c, ρ, ρ) and tr K (c,), float64. U (N, ρ) is that of all processes; blocks are shared out among them."""
+    N, rho = U.shape
+    S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
+    trace = torch.zeros(c, dtype=torch.float64, device=U.device)
+    starts = list(range(0, N, block))
+    for i in _evenly(starts, ranks):
+        mine = rows.rows(i, i + block)
+        KU: Tensor | None = None
+        for j in range(i, N, block):
+            K = mine.gram(mine if i == j else rows.rows(j, j + block))  # (c, n, n')
+            if i == j:
+                trace += K.diagonal(dim1=1, dim2=2).sum(dim=1, dtype=torch.float64)
+                K = K / 2
+            KU = _plus(KU, K @ U[j : j + block].to(K.dtype) if c > 1 else (K[0] @ U[j : j + block].to(K.dtype))[None])
+        assert KU is not None
+        S += U[i : i + block].mT.to(KU.dtype) @ KU
+    return S + S.mT, trace
+
+
+def _evenly(starts: list[int], ranks: Ranks) -> list[int]:
+    """This process's rows of blocks: long ones (early) and short ones (late) in turn."""
+    mine = []
+    for number, start in enumerate(starts):
+        lap, seat = divmod(number, ranks.size)
+        if (seat if lap % 2 == 0 else ranks.size - 1 - seat) == ranks.rank:
+            mine.append(start)
+    return mine
