@@ -25,6 +25,7 @@ from richbll.network.untouched import bare, evaluating
 from richbll.options import Options, checked_options
 from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 from richbll.rng import child_generator
+from richbll.solvers.plan import Plan
 from richbll.solvers.solution import Solver
 
 
@@ -41,7 +42,8 @@ class RichBLL(PosteriorHolder):
         basis: what the gradients are projected onto: "last_layer" (the paper's), or "all_layers", which adds the
             activations that enter earlier layers.
         subsample: a number of rows, a fraction of the data, or "auto"; for classification, of each class.
-        solver: "auto", "exact" (two passes), "cross" (one pass), or a solver of your own.
+        solver: "auto" (see `plan`), "exact", "cross" (exact in one pass), "sketch" (one pass, little memory), "trak"
+            (the paper's reference route), or a solver of your own.
         ridge: regularises the projection of the gradients onto the features. None: 1 for classes; for regression 0, or
             a small relative floor when there are fewer than two rows per direction. "gcv": by cross-validation.
         transform: for classification "shared" (default) or "per_class"; otherwise "per_output".
@@ -174,6 +176,17 @@ class RichBLL(PosteriorHolder):
         predict = partial(self.predict, **options)
         self._calibration = calibrating.calibrated(self._model, data, self._state, self._options, predict, score)
         return self
+
+    def plan(self, data: Any) -> Plan:
+        """What `fit` would do with this data: route, multiply-adds and bytes of every part; reads one batch.
+
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+            >>> print(RichBLL(model).plan(torch.randn(100, 2)))
+            exact: 100 rows, gradients kept from one pass
+            ...
+        """
+        return fitting.plan(self._model, data, self._options)
 
     def log_marginal_likelihood(self) -> Tensor:
         """The Laplace evidence of the training data per output, at the noise and prior in use; changes nothing.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from richbll.checks import human_bytes, positive_per_output
 from richbll.core.moments import Moments
 from richbll.core.projection import Projection, default_ridge, gcv_ridge, plain_projection
-from richbll.core.subsample import advised_size
+from richbll.core.subsample import advised_size, subsample_size
 from richbll.errors import DataError, MemoryBudgetError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.likelihoods.categorical import Categorical, class_of
@@ -20,9 +20,11 @@ from richbll.network.batches import Batch, Stream
 from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
 from richbll.network.network import Network, read_network
+from richbll.network.records import RecordReader
 from richbll.network.untouched import untouched
 from richbll.options import Options
-from richbll.solvers import choose_solver
+from richbll.solvers.choice import choose_solver, planned
+from richbll.solvers.plan import Plan
 from richbll.solvers.solution import Source, feature_moments
 
 _CLASS_RIDGE = 1.0  # the paper's
@@ -37,15 +39,7 @@ def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = Fal
     with untouched(model):
         stream = Stream(data, device_of(model), options.progress)
         first = stream.peek()
-        network = read_network(
-            model,
-            first,
-            options.last_layer,
-            options.parameters,
-            make_reader=options.reader,
-            enrich=options.enrich,
-            wide=options.basis == "all_layers",
-        )
+        network = _read(model, first, options)
         _check_scales(network, first, options, will_be_tuned)
         source = _source(stream, network, options)
         moments, projections, cross = _solved(network, source, options)
@@ -66,6 +60,43 @@ def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = Fal
         cross=cross,
     )
     return replace(fitted, noise_variance=_noise(options, fitted, will_be_tuned).to(device))
+
+
+@torch.inference_mode(False)
+def plan(model: nn.Module, data: Any, options: Options) -> Plan:
+    """What a fit on this data would do, from its first batch and its length."""
+    with untouched(model):
+        stream = Stream(data, device_of(model), options.progress)
+        if not stream.can_be_reread:
+            raise DataError(
+                "A plan looks at the first batch, and an iterator would then have lost it. Give what the iterator is "
+                "made from: a DataLoader, or a list of batches."
+            )
+        network = _read(model, stream.peek(), options)
+        reader = RecordReader(network, stream.peek())
+        return planned(options.solver, network, stream, options.memory, _planned_rows(stream, network, options), reader)
+
+
+def _planned_rows(stream: Stream, network: Network, options: Options) -> int | None:
+    """How many rows will be read: all, or so many of each class."""
+    total, subsample = stream.num_rows, options.subsample
+    if subsample is None or total is None or isinstance(subsample, str):
+        return total
+    if isinstance(subsample, int):
+        subsample *= network.last_layer.num_outputs if options.likelihood == "classification" else 1
+    return min(total, subsample_size(subsample, total, network.last_layer.num_features))
+
+
+def _read(model: nn.Module, first: Batch, options: Options) -> Network:
+    return read_network(
+        model,
+        first,
+        options.last_layer,
+        options.parameters,
+        make_reader=options.reader,
+        enrich=options.enrich,
+        wide=options.basis == "all_layers",
+    )
 
 
 def _check_scales(network: Network, first: Batch, options: Options, will_be_tuned: bool) -> None:
@@ -146,7 +177,7 @@ def _classes(network: Network, batch: Batch) -> Tensor:
 def _solved(
     network: Network, source: Source, options: Options
 ) -> tuple[Moments, tuple[Projection, ...], Tensor | None]:
-    solve = choose_solver(options.solver, source)
+    solve = choose_solver(options.solver, network, source, options.memory)
     if options.transform != "per_class" or not network.parameter_sizes:
         solution = solve(network, source, options.memory)
         return solution.moments, (solution.projection,), solution.cross

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from richbll.checks import non_negative, positive_per_output
-from richbll.errors import NotFittedError
+from richbll.checks import non_negative, one_of, positive_per_output
+from richbll.core.projection import gcv_ridge
+from richbll.errors import NotFittedError, OptionError
 from richbll.fitted import Fitted, UncertaintyHead
 from richbll.likelihoods.conformal import Calibration
 
@@ -67,7 +68,7 @@ class PosteriorHolder:
 
     @property
     def ridge(self) -> float:
-        """λ in use. Assigning a number costs O(r³); the data is not read again.
+        """λ in use. Assigning a number, or "gcv" for the best by cross-validation, costs O(r³); no data is read again.
 
         Examples:
             >>> import richbll
@@ -79,7 +80,12 @@ class PosteriorHolder:
         return self._state.ridge
 
     @ridge.setter
-    def ridge(self, value: float) -> None:
+    def ridge(self, value: float | str) -> None:
+        if isinstance(value, str):
+            one_of("ridge", value, ("gcv",))
+            if len(self._state.projections) > 1:
+                raise OptionError('ridge="gcv" chooses one ridge for one transform, but there is one for each class.')
+            value = gcv_ridge(self._state.projections[0], self._state.moments.num_rows)
         self._become(self._state.with_ridge(non_negative("ridge", value)))
 
     @property

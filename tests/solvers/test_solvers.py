@@ -9,8 +9,11 @@ from torch import nn
 
 from richbll import RichBLL
 from richbll.errors import DataChangedError, MemoryBudgetError, OptionError
-from richbll.solvers import solver_names
-from tests.cases import make
+from richbll.sketches import sketch_names
+from richbll.solvers import exact, plan, solver_names
+from richbll.solvers.routes import gram
+from richbll.solvers.sketch import Sketched
+from tests.cases import CASES, make
 from tests.reference import dense
 
 SIGMA2 = 0.2
@@ -28,19 +31,96 @@ def truth(case, ridge: float, weight: float = 1.0, rows=slice(None)) -> np.ndarr
     )
 
 
-def test_both_solvers_are_found_by_their_file_names() -> None:
-    assert {"exact", "cross"} <= set(solver_names())
+EXACT = sorted(set(solver_names()) - {"sketch", "trak"})
+
+
+def read_twice(monkeypatch) -> None:
+    """Make the exact solver read the data again instead of keeping gradients."""
+    monkeypatch.setattr(exact, "exact_plan", lambda shapes, size, may_cache: plan.exact_plan(shapes, size, False))
+    monkeypatch.setattr(exact, "_read_once", None)
+
+
+def test_solvers_are_found_by_their_file_names() -> None:
+    assert solver_names() == ["cross", "exact", "sketch", "trak"]
     for name in solver_names():
         assert importlib.import_module(f"richbll.solvers.{name}").solve.__doc__
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["mlp", "gru", "layernorm_head", "dead_relus", "duplicated_features"])
-@pytest.mark.parametrize("solver", solver_names())
+@pytest.mark.parametrize("solver", EXACT)
 def test_contract(solver: str, name: str, ridge: float) -> None:
     case = make(name, 2, torch.float64)
     uq = RichBLL(case.model, noise_variance=SIGMA2, ridge=ridge, solver=solver).fit(list(case.train.split(13)))
     np.testing.assert_allclose(uq.predict(case.test).epistemic_variance.numpy(), truth(case, ridge), rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("solver", ["exact, read twice", "cross"])
+def test_every_architecture_by_the_other_routes(solver: str, name: str, monkeypatch) -> None:
+    """The zoo's own test keeps the gradients in memory; here they are read again, or once and added up."""
+    case = make(name, 2, torch.float64)
+    read_twice(monkeypatch)
+    uq = RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3, solver=solver.split(",")[0])
+    uq.fit(list(case.train.split(13)))
+    np.testing.assert_allclose(uq.predict(case.test).epistemic_variance.numpy(), truth(case, 0.3), rtol=1e-7)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "read twice"])
+@pytest.mark.parametrize("name", ["mlp", "transformer_layer", "cnn_batchnorm_groups", "tied_weights", "lstm"])
+@pytest.mark.parametrize("route", ["explicit", "hadamard", "gram"])
+def test_every_route_of_the_exact_solver(route: str, name: str, kept: bool, monkeypatch) -> None:
+    case = make(name, 2, torch.float64)
+    taken = set()
+
+    def forced(shapes, size, most_kept):
+        chosen = {s.site: route if route in plan.allowed_routes(s) else "explicit" for s in shapes}
+        taken.update(chosen.values())
+        return chosen
+
+    monkeypatch.setattr(plan, "cheapest_routes", forced)
+    monkeypatch.setattr(gram, "_BLOCK", 7)
+    if not kept:
+        read_twice(monkeypatch)
+    uq = RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3).fit(list(case.train.split(13)))
+    assert route in taken or name == "lstm" or (route, name) == ("hadamard", "cnn_batchnorm_groups")
+    np.testing.assert_allclose(uq.predict(case.test).epistemic_variance.numpy(), truth(case, 0.3), rtol=1e-7)
+    plain = RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3, solver="cross").fit(list(case.train.split(13)))
+    traces = [u._state.projections[0].trace_m for u in (uq, plain)]
+    torch.testing.assert_close(*traces, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer_layer", "cnn_batchnorm_groups", "lstm"])
+@pytest.mark.parametrize("solver", ["sketch", "trak", *sketch_names()])
+def test_sketches_err_as_their_law_says(solver: str, name: str) -> None:
+    """‖error of AᵀA‖ / ‖AᵀA‖ ≈ √((1 + sr)/q) for a dense sketch, sr = tr² / ‖·‖²_F; Kronecker's is that of √q."""
+    case = make(name, 2, torch.float64)
+    q = 2048
+    given = solver if solver in ("sketch", "trak") else Sketched(solver, q, seed=3)
+    uq, sure = (
+        RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3, solver=s).fit(list(case.train.split(13)))
+        for s in (given, "exact")
+    )
+    (got, want) = (u._state.projections[0].AtA(0.3) for u in (uq, sure))
+    for k in range(2):
+        stable_rank = float(want[k].trace() ** 2 / want[k].norm() ** 2)
+        expected = ((1 + stable_rank) / (q**0.5 / 4 if solver == "kronecker" else q)) ** 0.5
+        error = float((got[k] - want[k]).norm() / want[k].norm())
+        assert error < 4 * expected
+        if solver in ("trak", "gaussian", "rademacher"):
+            assert error > expected / 10  # it is a sketch, and not the exact route under another name
+    assert float((uq._state.projections[0].trace_m / sure._state.projections[0].trace_m - 1).abs().max()) < 0.5
+
+
+def test_the_ridge_by_cross_validation_after_the_fit() -> None:
+    case = make("mlp", 1, torch.float64)
+    before = RichBLL(case.model, noise_variance=SIGMA2, ridge="gcv").fit(case.train)
+    after = RichBLL(case.model, noise_variance=SIGMA2).fit(case.train)
+    assert after.ridge == 0
+    after.ridge = "gcv"
+    assert after.ridge == before.ridge > 0
+    with pytest.raises(OptionError, match="'gcv'"):
+        after.ridge = "best"
 
 
 @pytest.mark.parametrize("solver", solver_names())
@@ -80,8 +160,6 @@ def test_auto_is_exact_where_data_can_be_read_twice_and_cross_where_not(monkeypa
 
 
 def test_a_solver_of_ones_own() -> None:
-    from richbll.solvers import exact
-
     calls = []
 
     def mine(network, stream, memory):

@@ -286,8 +286,8 @@ def _described(site: Site, parts: list[Gradient]) -> SiteShape:
 
 
 def _whole(agreed: list[SiteShape], sizes: dict[str, int]) -> list[SiteShape]:
-    """Only parameters all of whose elements are covered, each once."""
+    """Only parameters all of whose elements are covered, each once, in the model's order."""
     covered: dict[str, int] = {}
     for shape in agreed:
         covered[shape.site[0]] = covered.get(shape.site[0], 0) + shape.size
-    return [shape for shape in agreed if covered[shape.site[0]] == sizes[shape.site[0]]]
+    return [s for name, size in sizes.items() if covered.get(name) == size for s in agreed if s.site[0] == name]

@@ -205,6 +205,13 @@ class Windows:
             for _, elements, J in outer.pieces(start, stop):
                 yield rows, elements, J
 
+    def unfolded(self) -> Outer | None:
+        """The same as outer products with windows, where it has one group and two dimensions."""
+        if self.groups > 1 or len(self.kernel) != 2:
+            return None
+        columns = torch.stack([self._columns(wide(x)) for x in self.x])
+        return Outer(self.g.flatten(3).mT, columns.mT)
+
     def _is_unfolded(self) -> bool:
         return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < _MANY_POSITIONS
 

@@ -1,16 +1,15 @@
 """Ways to get AᵀA out of a network and its data, one file each. A file's name is the solver's name.
 
 A solver is a module with a function `solve(network, stream, memory) -> Solution`; dropping a file here is all that it
-takes to add one. `routes/` holds the exact solver's parts, `plan` what they cost.
+takes to add one. `routes/` holds the exact solver's parts, `plan` what they cost, `choice` which one "auto" means.
 """
 
 import importlib
 import pkgutil
 
-from richbll.checks import one_of
-from richbll.solvers.solution import Solver, Source
+from richbll.solvers.solution import Solver
 
-_NOT_SOLVERS = {"solution", "plan", "routes"}
+_NOT_SOLVERS = {"choice", "plan", "routes", "solution"}
 
 
 def solver_names() -> list[str]:
@@ -18,12 +17,7 @@ def solver_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NOT_SOLVERS)
 
 
-def choose_solver(solver: str | Solver, stream: Source) -> Solver:
-    """The solver named, the object given, or for "auto" the exact one, which needs data that can be read twice."""
-    if not isinstance(solver, str):
-        return solver
-    name = one_of("solver", solver, ["auto", *solver_names()])
-    if name == "auto":
-        name = "exact" if stream.can_be_reread else "cross"
+def named_solver(name: str) -> Solver:
+    """The solver in the file of that name."""
     chosen: Solver = importlib.import_module(f"{__name__}.{name}").solve
     return chosen

@@ -91,11 +91,16 @@ def projection_from(cross: Tensor, moments: Moments, trace_m: Tensor, dtype: tor
     return Projection(spectrum, H=C.mT @ C, trace_m=trace_m)
 
 
+def cross_bytes(c: int, m: int, r: int) -> int:
+    """What the cross moment takes."""
+    return 8 * c * m * r
+
+
 def check_fits(c: int, m: int, r: int, memory: int) -> None:
     """The cross moment, in three quarters of the memory."""
     must_fit(
         f"The cross moment of {m:,} parameters with {r} features and {c} output(s)",
-        8 * c * m * r,
+        cross_bytes(c, m, r),
         memory * 3 // 4,
         'Give data that can be read twice (a DataLoader or a list), solver="sketch", a subsample of a number of rows, '
         "or a larger budget.",

@@ -11,6 +11,7 @@ costs c (N²ρ/2 + Nρ²) more, once for all layers.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from richbll.checks import human_bytes
 from richbll.errors import MemoryBudgetError
@@ -50,7 +51,7 @@ class Plan:
     @property
     def num_bytes(self) -> int:
         """Kept at the same time, at most."""
-        return sum(step.num_bytes for step in self.steps)
+        return sum(step.num_bytes for step in self.steps) // self.num_passes
 
     def by_route(self, *routes: str) -> list[SiteShape]:
         """The parts that take one of these routes."""
@@ -172,7 +173,8 @@ def cost(shape: SiteShape, route: str, size: Size) -> float:
     formed = N * m if shape.kind in ("vector", "embedding") else N * T * m
     if route == "sketch":
         return c * formed
-    return c * (formed + N * m * rho + m * rho**2)
+    # float64, at half the speed, and squared only after it has been multiplied by the whitener
+    return c * (formed + (2 * N * m * rho + 2 * m * rho**2 if route == "cross" else N * m * rho + m * rho**2))
 
 
 def kept_bytes(shape: SiteShape, num_rows: int, num_gradients: int) -> int:
@@ -186,22 +188,25 @@ def forward_backward(shapes: list[SiteShape], num_rows: int) -> float:
     return 3.0 * num_rows * sum(shape.positions * shape.size for shape in products)
 
 
-def additive_plan(shapes: list[SiteShape], size: Size, num_features: int, sketch_size: int | None) -> Plan:
+def additive_plan(shapes: list[SiteShape], size: Size, num_features: int, sketch: "HasSize | None") -> Plan:
     """One pass that adds up Φ^mᵀΦ^r, or a sketch of it."""
     N, c = size.num_rows or 0, size.num_gradients
-    solver = "cross" if sketch_size is None else "sketch"
-    total = sum(shape.size for shape in shapes)
-    steps = tuple(
-        Step(
-            shape,
-            solver,
-            cost(shape, "explicit" if sketch_size is None else "sketch", size),
-            8 * c * num_features * (shape.size if sketch_size is None else sketch_size * shape.size // max(1, total)),
-        )
-        for shape in shapes
-    )
+    total = max(1, sum(shape.size for shape in shapes))
+    route = "cross" if sketch is None else "sketch"
+    steps = []
+    for shape in shapes:
+        kept = shape.size if sketch is None else sketch.size * shape.size / total
+        steps.append(Step(shape, route, cost(shape, route, size), int(8 * c * num_features * kept)))
     yard = forward_backward(shapes, N)
-    return Plan(solver, steps, 2 / 3 * yard * (c + 1) / 2, False, 1, size.num_rows, yard)
+    return Plan(route, tuple(steps), 2 / 3 * yard * (c + 1) / 2, False, 1, size.num_rows, yard)
+
+
+class HasSize(Protocol):
+    """A sketching solver."""
+
+    @property
+    def size(self) -> int:
+        """q."""
 
 
 def must_fit(what: str, needed: int, memory: int, advice: str) -> None:

@@ -116,9 +116,9 @@ def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwi
     return joined(parts, sites, ranks), ranks.rows(torch.cat([state[f"kept U {number}"] for number in range(count)]))
 
 
-def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, block: int = _BLOCK) -> tuple[Tensor, Tensor]:
+def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
     """H (c, ρ, ρ) and tr K (c,), float64. U (N, ρ) is that of all processes; blocks are shared out among them."""
-    N, rho = U.shape
+    (N, rho), block = U.shape, _BLOCK
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
     starts = list(range(0, N, block))
