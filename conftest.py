@@ -11,6 +11,8 @@ num_examples = int(os.environ.get("RICHBLL_EXAMPLES", "30"))
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=num_examples)
 hypothesis.settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Virtual machines may announce AMX and not have it: torch's products in bfloat16 then end the process.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @pytest.fixture(autouse=True)

@@ -10,16 +10,17 @@ SRC = Path(__file__).parent.parent / "src"
 FLOORS = [
     ["cli"],
     ["integrations", "tabular", "bandits"],
-    ["loading"],
+    ["loading", "merging"],
     ["estimator"],
     ["calibrating", "diagnosing", "updating", "artifact", "export", "functions", "holding"],
-    ["tuning", "diagnostics", "distributed", "fitting"],
-    ["predictive", "fitted", "options"],
+    ["tuning", "diagnostics", "fitting"],
+    ["keeping"],
+    ["predictive", "fitted", "options", "distributed"],
     ["likelihoods", "solvers"],
     ["network", "sketches"],
     ["core"],
     ["linalg"],
-    ["checks", "rng"],
+    ["checks", "rng", "files", "precision"],
     ["errors", "_version"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -167,7 +167,7 @@ def test_an_interrupted_save_leaves_the_old_file(case, uq, path, monkeypatch) ->
             file.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("richbll.artifact.save_file", interrupted)
+    monkeypatch.setattr("richbll.files.save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         uq.save(path)
     assert path.read_bytes() == before

@@ -304,13 +304,25 @@ def test_sets_are_for_probabilities_asked_for_in_the_same_way(case, labels, tmp_
 
 def test_moving_keeps_the_calibration_and_what_refitting_needs(case, labels) -> None:
     uq = RichBLL(case.model, "classification", solver="cross").fit((case.train, labels))
+    stayed = RichBLL(case.model, "classification", solver="cross").fit((case.train, labels))
     uq.conformalize((case.train, labels)).to("cpu").predict(case.test).prediction_set(0.9)
-    uq.update((case.train, labels), refit=True)
+    a, b = (one.update((case.train, labels), refit=True).predict(case.test).logit_variance for one in (uq, stayed))
     assert uq.num_data == 120
+    assert torch.equal(a, b)
 
 
 def test_what_auto_decided_is_kept_in_the_file(case, labels, tmp_path) -> None:
     uq = RichBLL(case.model, "classification", memory_budget=20_000).fit((case.train, labels))
+    uq.save(tmp_path / "uq.safetensors")
+    again = load(tmp_path / "uq.safetensors", case.model)
+    a, b = (one.update((case.test, torch.zeros(9).long())).predict(case.test).logit_variance for one in (uq, again))
+    torch.testing.assert_close(a, b)
+
+
+def test_one_data_term_for_all_is_kept_in_the_file_also_with_transforms_per_class(case, labels, tmp_path) -> None:
+    options = {"transform": "per_class", "class_posterior": "shared", "prior_variance": torch.tensor([1.0, 2.0, 3.0])}
+    uq = RichBLL(case.model, "classification", **options).fit((case.train, labels))
+    assert uq.prior_variance.tolist() == [1.0, 2.0, 3.0]  # there are as many posteriors as transforms
     uq.save(tmp_path / "uq.safetensors")
     again = load(tmp_path / "uq.safetensors", case.model)
     a, b = (one.update((case.test, torch.zeros(9).long())).predict(case.test).logit_variance for one in (uq, again))

@@ -1,12 +1,13 @@
 """richbll: how sure is a trained network? Richer Bayesian last layers for any PyTorch model."""
 
-from richbll import errors
+from richbll import distributed, errors
 from richbll._version import __version__
 from richbll.diagnostics.diagnosis import Diagnosis
 from richbll.estimator import RichBLL
 from richbll.export import UncertainModule
 from richbll.functions import FunctionSamples
 from richbll.loading import load
+from richbll.merging import merge
 from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "RichBLL",
     "UncertainModule",
     "__version__",
+    "distributed",
     "errors",
     "load",
+    "merge",
 ]

@@ -1,28 +1,28 @@
 """Saving and loading: safetensors with JSON in its header. No pickle, no training data, no model weights."""
 
 import hashlib
-import json
 import math
 import os
-import tempfile
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from richbll import files
 from richbll._version import __version__
 from richbll.core.moments import Moments
 from richbll.core.posterior import SpectralPosterior
 from richbll.core.projection import Projection, Spectrum
-from richbll.errors import ArtifactError, RichBLLWarning
+from richbll.errors import ArtifactError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted
 from richbll.likelihoods.conformal import Calibration
 from richbll.network.last_layer import LastLayer
 from richbll.network.taps import Tap
+from richbll.precision import float64_device
+from richbll.solvers.solution import Additive
 
 FORMAT = 1
 _KEY = "richbll"
@@ -50,22 +50,42 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds: a posterior, how it came about, and which model it belongs to."""
+
+    fitted: Fitted
+    options: dict[str, Any]
+    calibration: Calibration | None
+    architecture: dict[str, str]
+    weights: str
+
+
 def write(
     path: str | os.PathLike[str],
     fitted: Fitted,
     model: nn.Module,
     options: dict[str, Any],
     calibration: Calibration | None = None,
+    moments: bool = False,
 ) -> None:
-    """Write to a temporary file beside `path`, then rename: an interrupted save leaves the old file whole."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ArtifactError(f"{path} cannot be written: there is no such folder as {path.parent}.")
+    """Write to a file, with or without the moments that add up with other data's."""
+    if moments and (fitted.cross is None or fitted.additive is None):
+        raise OptionError(
+            "save(moments=True) needs moments that add up, which the exact solver, solvers of one's own and transforms "
+            'per class do not keep. Fit with RichBLL(…, solver="cross"), or "sketch" where that does not fit.'
+        )
+    write_saved(path, Saved(fitted, options, calibration, architecture(model), weights_digest(model)), moments)
+
+
+def write_saved(path: str | os.PathLike[str], saved: Saved, moments: bool) -> None:
+    """An interrupted save leaves the old file whole."""
+    fitted, calibration = saved.fitted, saved.calibration
     header = {
         "format": FORMAT,
         "version": __version__,
         "torch": torch.__version__,
-        "options": options,
+        "options": saved.options,
         "last_layer": {
             "name": fitted.last_layer.name,
             "num_inputs": fitted.last_layer.num_inputs,
@@ -83,67 +103,52 @@ def write(
         "num_alive": [projection.spectrum.num_alive for projection in fitted.projections],
         "calibration": None if calibration is None else [calibration.kind, calibration.asked],
         "ridge": fitted.ridge,
-        "architecture": architecture(model),
-        "weights": weights_digest(model),
+        "additive": asdict(fitted.additive) if moments and fitted.additive is not None else None,
+        "architecture": saved.architecture,
+        "weights": saved.weights,
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fitted.tensors().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fitted.tensors(moments).items()}
     if calibration is not None:
         tensors["calibration"] = calibration.sorted_scores.detach().cpu().contiguous()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    """The permissions that the process withholds from new files; mkstemp withholds more."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    files.write(Path(path), tensors, _KEY, header, ArtifactError)
 
 
 def read(
     path: str | os.PathLike[str], model: nn.Module, device: str | torch.device
 ) -> tuple[Fitted, dict[str, Any], Calibration | None]:
     """The fitted value, the estimator's options and its calibration, checked against the model."""
-    header, tensors = _contents(Path(path), torch.device(device))
-    try:
-        fitted, options, calibration = _rebuilt(header, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ArtifactError(f"{path}: the header or a tensor is missing or malformed ({error!r}).") from error
-    _check_shapes(path, fitted)
-    _check_architecture(path, header["architecture"], architecture(model))
-    _check_ranges(path, fitted, model)
-    if header.get("weights") != weights_digest(model):
+    saved = read_saved(path, device)
+    _check_architecture(path, saved.architecture, architecture(model))
+    _check_layers(path, saved.fitted, model)
+    if saved.weights != weights_digest(model):
         warnings.warn(
             f"{path} was fitted to other weights (or another dtype) of this architecture: its uncertainties "
             "belong to those. Load the weights that it was fitted to, or fit again.",
             RichBLLWarning,
             stacklevel=3,
         )
-    return fitted, options, calibration
+    return saved.fitted, saved.options, saved.calibration
 
 
-def _contents(path: Path, device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
-        raise ArtifactError(f"{path}: no such file.")
+def read_saved(path: str | os.PathLike[str], device: str | torch.device) -> Saved:
+    """What a file holds, checked as far as that is possible without a model."""
+    with files.reading(Path(path), _KEY, ArtifactError) as (header, file):
+        if header.get("format") != FORMAT:
+            raise ArtifactError(
+                f"{path} has format {header.get('format')!r}; this version of richbll reads format {FORMAT}."
+            )
+        there = float64_device(torch.device(device))
+        tensors = {name: file.get_tensor(name).to(there) for name in file.keys()}  # noqa: SIM118
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            if _KEY not in metadata:
-                raise ArtifactError(f"{path} is a safetensors file, but not one that richbll wrote.")
-            header = json.loads(metadata[_KEY])
-            if not isinstance(header, dict) or header.get("format") != FORMAT:
-                found = header.get("format") if isinstance(header, dict) else type(header).__name__
-                raise ArtifactError(f"{path} has format {found!r}; this version of richbll reads format {FORMAT}.")
-            return header, {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise ArtifactError(f"{path} cannot be read: truncated, or not a safetensors file ({error}).") from error
+        fitted, options, calibration = _rebuilt(header, tensors)
+        saved = Saved(fitted, options, calibration, header["architecture"], str(header.get("weights")))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ArtifactError(f"{path}: the header or a tensor is missing or malformed ({error!r}).") from error
+    if not isinstance(saved.architecture, dict):
+        raise ArtifactError(f"{path}: the fingerprint of the architecture is missing.")
+    _check_shapes(path, fitted)
+    _check_ranges(path, fitted)
+    return saved
 
 
 def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted, dict[str, Any], Calibration | None]:
@@ -162,6 +167,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         num_rows=int(header["num_rows"]),
         num_data=int(header["num_data"]),
         gram_projection=tensors["gram_projection"],
+        gram_weighted=tensors.get("gram_weighted"),
         residual_sq=tensors.get("residual_sq"),
     )
     projections = tuple(
@@ -172,7 +178,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         )
         for number, (rank, alive) in enumerate(zip(header["ranks"], header["num_alive"], strict=True))
     )
-    kept = header["calibration"]
+    kept, additive = header["calibration"], header.get("additive")
     fitted = Fitted(
         last_layer=last_layer,
         parameter_names=tuple(map(str, header["parameter_names"])),
@@ -185,6 +191,8 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Fitted
         prior_variance=tensors["prior_variance"],
         pull=tensors.get("pull"),
         num_added=int(header["num_added"]),
+        cross=None if additive is None else tensors["cross"],
+        additive=None if additive is None else Additive(**additive),
     )
     calibration = None if kept is None else Calibration(str(kept[0]), tensors["calibration"], str(kept[1]))
     return fitted, dict(header["options"]), calibration
@@ -209,7 +217,11 @@ def _check_shapes(path: str | os.PathLike[str], fitted: Fitted) -> None:
         rank, transforms = projection.spectrum.rank, len(projection.trace_m)
         expected |= {f"Q.{number}": (r, r), f"s.{number}": (r,), f"trace_m.{number}": (transforms,)}
         expected[f"H.{number}"] = (transforms, rank, rank)
-    for name, tensor in fitted.tensors().items():
+    if fitted.moments.gram_weighted is not None:
+        expected["gram_weighted"] = (g if len(fitted.moments.gram_weighted) == g else 1, r, r)
+    if fitted.cross is not None:
+        expected["cross"] = (len(fitted.projections[0].trace_m), fitted.cross.shape[1], r)
+    for name, tensor in fitted.tensors(moments=True).items():
         if tuple(tensor.shape) != expected[name] or tensor.dtype != torch.float64:
             raise ArtifactError(
                 f"{path}: '{name}' has shape {tuple(tensor.shape)} and {tensor.dtype}; "
@@ -219,12 +231,18 @@ def _check_shapes(path: str | os.PathLike[str], fitted: Fitted) -> None:
             raise ArtifactError(f"{path}: '{name}' holds NaN or Inf.")
 
 
-def _check_ranges(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module) -> None:
+def _check_layers(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module) -> None:
+    layer = fitted.last_layer
+    missing = {layer.name, *(tap.name for tap in layer.taps)} - dict(model.named_modules()).keys()
+    if missing:
+        raise ArtifactError(f"{path}: malformed, as the model has no module named {', '.join(sorted(missing))}.")
+
+
+def _check_ranges(path: str | os.PathLike[str], fitted: Fitted) -> None:
     """Numbers that no fit leaves behind."""
     layer, moments = fitted.last_layer, fitted.moments
     spectra = [projection.spectrum for projection in fitted.projections]
     wrong = {
-        "last_layer": not {layer.name, *(tap.name for tap in layer.taps)} <= dict(model.named_modules()).keys(),
         "weight_factor": not math.isfinite(layer.weight_factor) or layer.weight_factor == 0,
         "bias_factor": not math.isfinite(layer.bias_factor),
         "num_rows": moments.num_rows < 1,
@@ -241,9 +259,7 @@ def _check_ranges(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module
         raise ArtifactError(f"{path}: malformed, as these are out of range: {names}.")
 
 
-def _check_architecture(path: str | os.PathLike[str], saved: Any, given: dict[str, str]) -> None:
-    if not isinstance(saved, dict):
-        raise ArtifactError(f"{path}: the fingerprint of the architecture is missing.")
+def _check_architecture(path: str | os.PathLike[str], saved: dict[str, str], given: dict[str, str]) -> None:
     differences = [
         f"{name}: saved {saved.get(name, 'absent')}, this model {given.get(name, 'absent')}"
         for name in sorted(saved.keys() | given.keys())

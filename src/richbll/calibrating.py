@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from richbll.errors import DataError, OptionError
 from richbll.fitted import Fitted
 from richbll.fitting import device_of
-from richbll.likelihoods.categorical import class_of
-from richbll.likelihoods.conformal import Calibration, calibrate_intervals, calibrate_sets
+from richbll.likelihoods.categorical import class_of, label_log_probs
+from richbll.likelihoods.conformal import Calibration, calibrate_intervals, label_scores
 from richbll.network.batches import Stream
 from richbll.network.network import Network
 from richbll.options import Options
+from richbll.precision import in_float64
 from richbll.predictive import ClassPredictive
 from richbll.tuning.evidence import log_evidence, tune_by_evidence
 from richbll.tuning.labels import tune_by_label_nll
@@ -47,18 +48,22 @@ def tuned(model: nn.Module, data: Any, fitted: Fitted, options: Options, method:
 
 def _scales(validation: Validation, fitted: Fitted, options: Options, method: str) -> Scales:
     if options.is_regression:
-        errors_sq = (validation.targets.reshape(validation.mean.shape) - validation.mean).square()
+        mean = validation.mean.to(torch.float64)
+        errors_sq = (validation.targets.reshape(mean.shape) - mean).square()
         if method == "mse":
             return tune_by_mse(errors_sq, fitted.prior_variance)
         return tune_by_nll(validation.squares, fitted.posterior.eigenvalues, errors_sq)
     if method == "mse":
         raise OptionError('method="mse" is for regression; classes are tuned by "nll".')
 
-    def nll(variance: Tensor) -> Tensor:
-        exclusive = options.likelihood == "classification"
-        variance = variance.expand(validation.mean.shape)
-        pred = ClassPredictive(validation.mean, variance, exclusive)  # with the link that predict takes by default
-        return -pred.log_prob(validation.targets).mean()
+    def nll(variances: Tensor) -> Tensor:
+        """Of t trials of the variance (t, n, g), with the link that predict takes by default."""  # (t,)
+        f, y = validation.mean, validation.targets
+        if options.likelihood == "classification":
+            s, seed = ClassPredictive.num_samples, ClassPredictive.seed
+            return -label_log_probs(f, variances, y, s, seed).mean(dim=1)
+        preds = [ClassPredictive(f.to(v), v.expand(f.shape), exclusive=False) for v in variances]
+        return torch.stack([-pred.log_prob(y).mean() for pred in preds])
 
     return tune_by_label_nll(validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, nll)
 
@@ -78,9 +83,9 @@ def _evidence_moments(model: nn.Module, fitted: Fitted, options: Options) -> tup
     if fitted.moments.residual_sq is None:
         raise DataError("The evidence needs residuals, but the training data had no targets.")
     layer = model.get_submodule(fitted.last_layer.name)
-    w = layer.get_parameter("weight").detach().to(torch.float64)  # (c, d)
+    w = in_float64(layer.get_parameter("weight").detach())  # (c, d)
     if fitted.last_layer.has_bias:
-        w = torch.cat([w, layer.get_parameter("bias").detach().to(torch.float64).unsqueeze(1)], dim=1)
+        w = torch.cat([w, in_float64(layer.get_parameter("bias").detach()).unsqueeze(1)], dim=1)
     w = torch.nn.functional.pad(
         w, (0, fitted.last_layer.num_features - w.shape[1])
     )  # taps have no weights of their own
@@ -99,8 +104,8 @@ def calibrated(
         raise OptionError('conformalize is for "regression" and "classification".')
     if options.is_regression and score is not None:
         raise OptionError(f"score={score!r}: intervals have one score only; score is for classes.")
-    network, asked = _network(model, fitted, options), ""
-    means, spreads, targets = [], [], []
+    network, asked, kind = _network(model, fitted, options), "", score or "lac"
+    means, spreads, targets, scores = [], [], [], []
     for batch in Stream(data, device_of(model), options.progress).batches("calibration"):
         if batch.targets is None:
             raise DataError(f"{batch.where} has no targets: calibration needs them.")
@@ -111,12 +116,11 @@ def calibrated(
             spreads.append(pred.std)
             targets.append(batch.targets.reshape(pred.mean.shape))
         else:
-            means.append(pred.probs)
             asked = pred.asked
-            targets.append(class_of(batch, pred.logits))
+            scores.append(label_scores(pred.probs, class_of(batch, pred.logits), kind))
     if options.is_regression:
         return calibrate_intervals(torch.cat(targets), torch.cat(means), torch.cat(spreads))
-    return replace(calibrate_sets(torch.cat(means), torch.cat(targets), score or "lac"), asked=asked)
+    return Calibration(kind, torch.cat(scores).sort().values, asked)
 
 
 def _network(model: nn.Module, fitted: Fitted, options: Options) -> Network:

@@ -29,7 +29,7 @@ def diagnose(model: nn.Module, data: Any, fitted: Fitted, options: Options) -> D
     network = Network(model, layer, sizes, options.reader(layer.num_outputs, layer.num_features))
     with untouched(model):
         points = point_kernel(network, Stream(data, device_of(model), options.progress), _MOST_POINTS, options.memory)
-    phi = points.phi_r
+    phi = fitted.beside(points.phi_r)
     rich = variance(torch.einsum("nr,grj->ngj", phi, fitted.covariance_root()))
     own = (torch.arange(phi.shape[1], device=phi.device) < layer.num_own).to(phi.dtype)
     plain = spectral_posterior(torch.diag(own), fitted.root.expand(len(fitted.noise_variance), -1, -1))

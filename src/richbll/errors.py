@@ -2,8 +2,10 @@
 
 __all__ = [
     "ArtifactError",
+    "CheckpointError",
     "DataChangedError",
     "DataError",
+    "DistributedError",
     "LastLayerError",
     "MemoryBudgetError",
     "ModelError",
@@ -70,8 +72,16 @@ class MemoryBudgetError(RichBLLError, MemoryError):
     """The work does not fit into the memory budget."""
 
 
+class DistributedError(RichBLLError, RuntimeError):
+    """Another process that reads the data too has failed, or the processes do not fit together."""
+
+
 class ArtifactError(RichBLLError, ValueError):
     """A saved posterior cannot be read, or belongs to another model."""
+
+
+class CheckpointError(RichBLLError, ValueError):
+    """A checkpoint cannot be read or written, or belongs to another fit."""
 
 
 class RichBLLWarning(UserWarning):

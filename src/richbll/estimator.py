@@ -18,11 +18,13 @@ from richbll.export import UncertainModule
 from richbll.fitted import UncertaintyHead, head_for
 from richbll.functions import FunctionSamples
 from richbll.holding import PosteriorHolder
+from richbll.keeping import Keeping
 from richbll.likelihoods.gaussian import noise_at
-from richbll.network.batches import inputs_of
+from richbll.network.batches import Batch, inputs_of
 from richbll.network.network import forward
 from richbll.network.untouched import bare, evaluating
 from richbll.options import Options, checked_options
+from richbll.precision import no_autocast
 from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
 from richbll.rng import child_generator
 from richbll.solvers.plan import Plan
@@ -112,22 +114,36 @@ class RichBLL(PosteriorHolder):
 
     # ------------------------------------------------------------------ learning
 
-    def fit(self, data: Any, *, val: Any = None) -> "RichBLL":
+    def fit(
+        self,
+        data: Any,
+        *,
+        val: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 50,
+    ) -> "RichBLL":
         """Read the training data: a loader of `(x, y)`, `x` or dict batches, or a pair of tensors.
 
         Nothing is retrained. With `val`, `tune(val)` follows. An error half-way leaves the estimator and the model as
-        they were.
+        they were. With `checkpoint`, what was read is kept in that file every so many batches: after a kill the same
+        call goes on from there, with the same result to the bit. It needs the same batches in the same order, and
+        checks that. The file is deleted when the fit is done.
 
         Examples:
             >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
             >>> batches = [(torch.randn(32, 2), torch.randn(32)) for _ in range(3)]
             >>> RichBLL(model, noise_variance=1.0).fit(batches).num_data
             96
+            >>> RichBLL(model, noise_variance=1.0).fit(batches, checkpoint="fit.ckpt", checkpoint_every=2).num_data
+            96
         """
-        fitted = fitting.fit(self._model, data, self._options, will_be_tuned=val is not None)
+        keeping = None if checkpoint is None else Keeping(checkpoint, checkpoint_every)
+        fitted = fitting.fit(self._model, data, self._options, val is not None, keeping)
         if val is not None:
             fitted = calibrating.tuned(self._model, val, fitted, self._options, "nll")
         self._become(fitted)
+        if keeping is not None:
+            keeping.remove()
         return self
 
     def tune(self, data: Any = None, method: str = "nll") -> "RichBLL":
@@ -233,7 +249,8 @@ class RichBLL(PosteriorHolder):
         """
         a, f = self._forward(x)
         mean, variance = self._head_for(a).in_parts(a, f)
-        finite_rows("prediction", "x", torch.cat([mean, variance], dim=1))
+        for part in (mean, variance):
+            finite_rows("prediction", "x", part)
         given = {"link": link, "num_samples": num_samples, "seed": seed, "score": score}
         asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not self._options.is_regression:
@@ -243,7 +260,7 @@ class RichBLL(PosteriorHolder):
             raise OptionError(f"predict takes no options for regression, but got {', '.join(asked)}.")
         noise = self._state.noise_variance.to(variance)
         if self._options.noise_function is not None:
-            noise = noise * noise_at(self._options.noise_function, inputs_of(x).to(a.device), f).to(variance)
+            noise = noise * noise_at(self._options.noise_function, self._inputs(x), f).to(variance)
         return RegressionPredictive(mean, variance, noise, self._calibration)
 
     def joint(self, x: Any) -> JointPredictive:
@@ -264,7 +281,8 @@ class RichBLL(PosteriorHolder):
             )
         head = self._head_for(a)
         Z = head.whitened(a)
-        mean, S_B = head.mean(Z, f), covariance(Z)
+        with no_autocast(Z.device):
+            mean, S_B = head.mean(Z, f), covariance(Z)
         finite_rows("prediction", "x", torch.cat([mean, S_B.diagonal(dim1=1, dim2=2).mT], dim=1))
         return JointPredictive(mean, S_B.expand(f.shape[1], -1, -1))
 
@@ -282,6 +300,11 @@ class RichBLL(PosteriorHolder):
         """
         whole_number("num_samples", num_samples, least=1)
         c, r = self._state.last_layer.num_outputs, self._state.last_layer.num_features
+        if (needed := 8 * num_samples * c * r) > self._options.memory:
+            raise MemoryBudgetError(
+                f"{num_samples} functions with {c} outputs over {r} features take {human_bytes(needed)}, more than "
+                f"memory_budget ({human_bytes(self._options.memory)}). Draw fewer at a time, with other seeds."
+            )
         generator = child_generator(whole_number("seed", seed), "functions")
         eps = torch.randn(num_samples, c, r, generator=generator, dtype=torch.float64)
         return FunctionSamples(self._forward, self._state, eps)
@@ -300,8 +323,11 @@ class RichBLL(PosteriorHolder):
         """The last layer's input and the output."""
         layer = self._state.last_layer
         with evaluating(self._model):
-            device = self._model.get_submodule(layer.name).get_parameter("weight").device
-            return forward(self._model, layer, inputs_of(x).to(device))
+            return forward(self._model, layer, self._inputs(x))
+
+    def _inputs(self, x: Any) -> Batch:
+        """Inputs where the model begins."""
+        return inputs_of(x).to(fitting.device_of(self._model))
 
     def _head_for(self, a: Tensor) -> UncertaintyHead:
         """The head in the device and precision of these features, made once."""
@@ -313,8 +339,10 @@ class RichBLL(PosteriorHolder):
 
     # ------------------------------------------------------------------ keeping
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, moments: bool = False) -> None:
         """Write the posterior to a safetensors file: no pickle, no training data, no model weights.
+
+        With `moments`, also what adds up with other data: for `merge`, and for `update(refit=True)` after `load`.
 
         Examples:
             >>> import tempfile, os
@@ -328,21 +356,24 @@ class RichBLL(PosteriorHolder):
             >>> torch.equal(uq.predict(x).std, again.predict(x).std)
             True
         """
-        saved = self._options.saved(len(self._state.noise_variance))
-        artifact.write(path, self._state, self._model, saved, self._calibration)
+        saved = self._options.saved(len(self._state.root))
+        artifact.write(path, self._state, self._model, saved, self._calibration, moments)
 
     def to(self, device: str | torch.device) -> "RichBLL":
         """Move the posterior to a device. The model is yours: move it with `model.to(device)`.
+
+        Prediction works wherever the model is. The posterior is in float64, and so stays on the CPU for a device that
+        has none (MPS).
 
         Examples:
             >>> RichBLL(nn.Linear(2, 1), noise_variance=0.5).fit(torch.randn(64, 2)).to("cpu").num_data
             64
         """
-        calibration, cross = self._calibration, self._state.cross
-        moved = {name: tensor.to(device) for name, tensor in self._state.tensors().items()}
-        self._become(self._state.with_tensors(moved if cross is None else moved | {"cross": cross.to(device)}))
+        calibration = self._calibration
+        self._become(self._state.to(torch.device(device)))
         if calibration is not None:
-            self._calibration = replace(calibration, sorted_scores=calibration.sorted_scores.to(device))
+            scores = calibration.sorted_scores.to(self._state.root.device)
+            self._calibration = replace(calibration, sorted_scores=scores)
         return self
 
     def __repr__(self) -> str:

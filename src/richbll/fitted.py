@@ -18,6 +18,8 @@ from richbll.core.projection import Projection
 from richbll.core.transform import transform
 from richbll.linalg import psd_root
 from richbll.network.last_layer import LastLayer
+from richbll.precision import float64_device, in_float64, no_autocast
+from richbll.solvers.solution import Additive
 
 _MOST_ELEMENTS = 2**24  # of Z at a time: 64 MiB in float32
 
@@ -37,7 +39,8 @@ class Fitted:
     prior_variance: Tensor  # (g,) τ²
     pull: Tensor | None = None  # (g, r) b = Σ φ^r (y − f) over data that came after the fit
     num_added: int = 0  # how many examples came after the fit
-    cross: Tensor | None = None  # (c, m, r) Φ^mᵀΦ^r, kept in memory only, by solvers that can add to it
+    cross: Tensor | None = None  # (c, m or q, r) Φ^mᵀΦ^r or its sketch, kept by solvers that can add to it
+    additive: Additive | None = None  # what can be added to it
 
     def with_ridge(self, ridge: float) -> "Fitted":
         """The posterior for another ridge: O(r³), the data is not read again."""
@@ -61,13 +64,17 @@ class Fitted:
 
     def mean(self, phi_r: Tensor, f: Tensor) -> Tensor:
         """f(x) + Z(x) Vᵀb/σ² in float64."""  # (n, c)
-        f, shift = f.to(torch.float64), self.shift()
+        f, shift = self.beside(f), self.shift()
         if shift is None:
             return f
-        return f + torch.einsum("nr,grj,gj->ng", phi_r.to(torch.float64), self.covariance_root(), shift)
+        return f + torch.einsum("nr,grj,gj->ng", self.beside(phi_r), self.covariance_root(), shift)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, for files and devices."""
+    def beside(self, values: Tensor) -> Tensor:
+        """Values of the model's in float64 on the posterior's device, which need not be the model's."""
+        return in_float64(values).to(self.posterior.W.device)
+
+    def tensors(self, moments: bool = False) -> dict[str, Tensor]:
+        """All tensors by name, for files and devices; with `moments`, also those that only more data needs."""
         named = {
             "gram_projection": self.moments.gram_projection,
             "root": self.root,
@@ -83,7 +90,14 @@ class Fitted:
             named[f"H.{number}"] = projection.H
             named[f"trace_m.{number}"] = projection.trace_m
         optional = {"residual_sq": self.moments.residual_sq, "pull": self.pull}
+        if moments:
+            optional |= {"gram_weighted": self.moments.gram_weighted, "cross": self.cross}
         return named | {name: tensor for name, tensor in optional.items() if tensor is not None}
+
+    def to(self, device: torch.device) -> "Fitted":
+        """The same value on a device, or on the CPU for one that has no float64."""
+        device = float64_device(device)
+        return self.with_tensors({name: tensor.to(device) for name, tensor in self.tensors(moments=True).items()})
 
     def with_tensors(self, named: dict[str, Tensor]) -> "Fitted":
         """The same value with other tensors under the names of `tensors`."""
@@ -93,7 +107,7 @@ class Fitted:
             moments=replace(
                 self.moments,
                 gram_projection=named["gram_projection"],
-                gram_weighted=None,  # what it was needed for is in the root
+                gram_weighted=named.get("gram_weighted"),  # what a posterior needs of it is in the root
                 residual_sq=named.get("residual_sq"),
             ),
             projections=tuple(
@@ -153,7 +167,7 @@ class UncertaintyHead(nn.Module):
 
     def whitened(self, a: Tensor) -> Tensor:
         """Z = φ^r V, in float32 at least, also inside an autocast."""  # (n, g, r)
-        with torch.autocast(a.device.type, enabled=False):
+        with no_autocast(a.device):
             return linear(a.to(self.weight.dtype), self.weight, self.bias).view(-1, *self._shape)
 
     def mean(self, Z: Tensor, f: Tensor) -> Tensor:
@@ -163,16 +177,22 @@ class UncertaintyHead(nn.Module):
 
     def forward(self, a: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and epistemic variance."""  # (n, c), (n, c)
-        Z = self.whitened(a)
-        return self.mean(Z, f), variance(Z).expand(f.shape)
+        mean, epistemic = self._of_rows(a, f)
+        return mean, epistemic.expand(f.shape)
 
     def in_parts(self, a: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """The same for any number of rows: Z is never larger than a fixed number of elements."""
         rows = max(1, _MOST_ELEMENTS // len(self.bias))
         if len(a) <= rows:
             return self(a, f)
-        parts = [self(*part) for part in zip(torch.split(a, rows), torch.split(f, rows), strict=True)]
-        return torch.cat([mean for mean, _ in parts]), torch.cat([variance for _, variance in parts])
+        parts = [self._of_rows(*part) for part in zip(torch.split(a, rows), torch.split(f, rows), strict=True)]
+        epistemic = torch.cat([one for _, one in parts])
+        return torch.cat([mean for mean, _ in parts]), epistemic.expand(f.shape)
+
+    def _of_rows(self, a: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, c), and epistemic variance (n, g), which all outputs share where g is 1."""
+        Z = self.whitened(a)
+        return self.mean(Z, f), variance(Z)
 
 
 def head_for(fitted: Fitted, a: Tensor) -> UncertaintyHead:

@@ -12,10 +12,13 @@ from richbll.checks import human_bytes, positive_per_output
 from richbll.core.moments import Moments
 from richbll.core.projection import Projection, default_ridge, gcv_ridge, plain_projection
 from richbll.core.subsample import advised_size, subsample_size
+from richbll.distributed import alone_only, current_ranks
 from richbll.errors import DataError, MemoryBudgetError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted, data_root, posterior_for
+from richbll.keeping import Keeping
 from richbll.likelihoods.categorical import Categorical, class_of
 from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
+from richbll.network.agreement import check_alike
 from richbll.network.batches import Batch, Stream
 from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
@@ -25,24 +28,32 @@ from richbll.network.untouched import untouched
 from richbll.options import Options
 from richbll.solvers.choice import choose_solver, planned
 from richbll.solvers.plan import Plan
-from richbll.solvers.solution import Source, feature_moments
+from richbll.solvers.solution import Solution, Source, feature_moments
 
 _CLASS_RIDGE = 1.0  # the paper's
 
 
 @torch.inference_mode(False)
-def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = False) -> Fitted:
+def fit(
+    model: nn.Module, data: Any, options: Options, will_be_tuned: bool = False, keeping: Keeping | None = None
+) -> Fitted:
     """Read the data, find the projection and the posterior, and settle ridge, noise and prior.
 
     Where noise and prior will be tuned on held-out data anyway, the noise is not estimated from residuals.
     """
     with untouched(model):
-        stream = Stream(data, device_of(model), options.progress)
-        first = stream.peek()
-        network = _read(model, first, options)
-        _check_scales(network, first, options, will_be_tuned)
+        ranks = current_ranks()
+        with ranks.together("the first batch"):
+            alone_only(ranks, transform=options.transform == "per_class", subsample=options.subsample == "auto")
+            stream = Stream(data, device_of(model), options.progress, ranks)
+            first = stream.peek()
+            network = _read(model, first, options)
+            _check_scales(network, first, options, will_be_tuned)
+        check_alike(network, stream, options.saved(1))
         source = _source(stream, network, options)
-        moments, projections, cross = _solved(network, source, options)
+        if keeping is not None:
+            source = keeping.source(source, network, options)
+        moments, projections, solution = _solved(network, source, options)
     ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
     posterior = posterior_for(projections, root, ridge, network.last_layer.num_own)
@@ -57,7 +68,8 @@ def fit(model: nn.Module, data: Any, options: Options, will_be_tuned: bool = Fal
         posterior=posterior,
         noise_variance=torch.ones(g, dtype=torch.float64, device=device),
         prior_variance=positive_per_output("prior_variance", options.prior_variance, g).to(device),
-        cross=cross,
+        cross=None if solution is None else solution.cross,
+        additive=None if solution is None else solution.additive,
     )
     return replace(fitted, noise_variance=_noise(options, fitted, will_be_tuned).to(device))
 
@@ -107,7 +119,9 @@ def _check_scales(network: Network, first: Batch, options: Options, will_be_tune
             f'likelihood="{options.likelihood}", but the model has {c} output(s): "binary" is for one, '
             '"classification" for one class of several, "multilabel" for a yes or no each.'
         )
-    if network.reader.one_column and not options.per_class(c, network.last_layer.num_features):
+    has_one_transform = options.transform != "per_class" or not network.parameter_sizes
+    has_one_data_term = network.reader.one_column and not options.per_class(c, network.last_layer.num_features)
+    if has_one_transform and has_one_data_term:
         c = 1
     positive_per_output("prior_variance", options.prior_variance, c)
     r = network.last_layer.num_features
@@ -115,13 +129,21 @@ def _check_scales(network: Network, first: Batch, options: Options, will_be_tune
     if needed > options.memory:
         raise MemoryBudgetError(
             f"{c} posteriors over {r} features take {human_bytes(needed)}, but memory_budget is "
-            f"{human_bytes(options.memory)}. Raise the budget"
-            + (', or class_posterior="shared".' if options.likelihood == "classification" else ".")
+            f"{human_bytes(options.memory)}. Raise the budget{_one_for_all(options)}."
         )
     if options.noise_variance is not None and options.noise_function is None:
         positive_per_output("noise_variance", options.noise_variance, c)
     elif options.default_noise is None and first.targets is None and not will_be_tuned:
         raise DataError(NO_TARGETS)
+
+
+def _one_for_all(options: Options) -> str:
+    """What to do about many classes."""
+    if options.likelihood != "classification":
+        return ""
+    if options.transform != "per_class":
+        return ', or class_posterior="shared"'
+    return ', or transform="shared"' + (' with class_posterior="shared"' if options.class_posterior != "shared" else "")
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -161,9 +183,13 @@ def _advised(stream: Stream, network: Network, options: Options) -> int:
     given = None if options.noise_function is not None else options.noise_variance
     noise = options.default_noise if given is None else given
     # without a noise yet, one so small that the data decides everything, which asks for the largest k
-    ratio = torch.as_tensor(1e-2 if noise is None else noise).double().mean()
-    prior = torch.as_tensor(options.prior_variance).double().mean()
-    return advised_size(torch.cat(held), float(ratio / prior), options.seed)
+    ratio = _mean(1e-2 if noise is None else noise) / _mean(options.prior_variance)
+    return advised_size(torch.cat(held), ratio, options.seed)
+
+
+def _mean(scale: Any) -> float:
+    """Of a number, or of one per output on any device."""
+    return float(torch.as_tensor(scale).detach().cpu().double().mean())
 
 
 def _classes(network: Network, batch: Batch) -> Tensor:
@@ -176,23 +202,24 @@ def _classes(network: Network, batch: Batch) -> Tensor:
 
 def _solved(
     network: Network, source: Source, options: Options
-) -> tuple[Moments, tuple[Projection, ...], Tensor | None]:
+) -> tuple[Moments, tuple[Projection, ...], Solution | None]:
     solve = choose_solver(options.solver, network, source, options.memory)
     if options.transform != "per_class" or not network.parameter_sizes:
         solution = solve(network, source, options.memory)
-        return solution.moments, (solution.projection,), solution.cross
+        return solution.moments, (solution.projection,), solution
     # one transform per class: each from the rows of its class alone
     if not source.can_be_reread:
         raise DataError('transform="per_class" reads the data once per class: give a loader that can be read again.')
     moments, _ = feature_moments(network, source)
     alone = replace(network, reader=Categorical("gaussian", per_class=False))
+    seen = {number for batch in source.batches("classes") for number in _classes(network, batch).tolist()}
     projections = []
     for number in range(network.last_layer.num_outputs):
         rows = ClassRows(source, lambda batch: _classes(network, batch), number)
-        if rows.is_empty():
-            projections.append(plain_projection(moments.gram_projection))
-        else:
+        if number in seen:
             projections.append(solve(alone, rows, options.memory).projection)
+        else:
+            projections.append(plain_projection(moments.gram_projection))
     return moments, tuple(projections), None
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from richbll.checks import finite_rows
 from richbll.core.posterior import function_offsets
 from richbll.fitted import Fitted, head_for
+from richbll.precision import no_autocast
+
+_MOST_ELEMENTS = 2**24  # of ε in the precision of Z: 64 MiB in float32
 
 
 class FunctionSamples:
@@ -26,6 +30,9 @@ class FunctionSamples:
         a, f = self._forward(x)
         head = head_for(self._fitted, a)
         Z = head.whitened(a)
-        draws = head.mean(Z, f) + function_offsets(Z, self._eps.to(Z))
+        some = max(1, _MOST_ELEMENTS // self._eps[0].numel())  # draws at a time
+        with no_autocast(Z.device):
+            offsets = torch.cat([function_offsets(Z, eps.to(Z)) for eps in torch.split(self._eps, some)])
+        draws = head.mean(Z, f) + offsets
         finite_rows("prediction", "x", draws.transpose(0, 1))
         return draws

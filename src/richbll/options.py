@@ -57,9 +57,9 @@ class Options:
             return 1.0
         return None if self.is_regression else 0.1
 
-    def saved(self, num_posteriors: int) -> dict[str, Any]:
+    def saved(self, num_data_terms: int) -> dict[str, Any]:
         """What a file must say so that a loaded posterior is read the same way."""
-        decided = "per_class" if num_posteriors > 1 else "shared"
+        decided = "per_class" if num_data_terms > 1 else "shared"
         return {
             "likelihood": self.likelihood,
             "basis": self.basis,

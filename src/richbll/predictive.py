@@ -1,6 +1,6 @@
 """What `predict` and `joint` return: values, never tuples."""
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from richbll.checks import one_of, whole_number
 from richbll.errors import DataError, NotFittedError, OptionError, ShapeError
-from richbll.likelihoods import bernoulli, categorical
+from richbll.likelihoods import bernoulli, categorical, draws
 from richbll.likelihoods.conformal import Calibration, interval_half_width, prediction_set
 from richbll.likelihoods.gaussian import central_interval, log_density
 
@@ -67,7 +67,7 @@ class RegressionPredictive:
         """Log-density of targets, summed over outputs."""  # (n,)
         if y.numel() != self.mean.numel() or len(y) != len(self.mean):
             raise ShapeError(f"Targets have shape {tuple(y.shape)}, predictions {tuple(self.mean.shape)}.")
-        return log_density(y.reshape(self.mean.shape), self.mean, self.variance)
+        return log_density(y.reshape(self.mean.shape).to(self.mean.device), self.mean, self.variance)
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ class ClassPredictive:
     def _linked(self, logits: Tensor) -> Tensor:
         room = categorical if self.exclusive else bernoulli
         if self.link == "probit":
-            return room.log_probit(logits, self.logit_variance)
+            return draws.by_rows(room.log_probit, logits, self.logit_variance)
         if self.link == "bridge":
-            return room.log_bridge(logits, self.logit_variance)
-        return torch.logsumexp(self._log_samples(logits), dim=0) - math.log(self.num_samples)
+            return draws.by_rows(room.log_bridge, logits, self.logit_variance)
+        return draws.log_mean_exp(self._log_samples(logits), self.num_samples)
 
-    def _log_samples(self, logits: Tensor) -> Tensor:
+    def _log_samples(self, logits: Tensor) -> Iterator[draws.Part]:
         room = categorical if self.exclusive else bernoulli
-        return room.log_samples(logits, self.logit_variance, self.num_samples, self.seed)  # (s, n, C)
+        return room.log_samples(logits, self.logit_variance, self.num_samples, self.seed)  # (k, rows, C)
 
     @property
     def predicted(self) -> Tensor:
@@ -136,8 +136,10 @@ class ClassPredictive:
     @property
     def mutual_information(self) -> Tensor:
         """Entropy minus the mean entropy of draws, (n,): what knowing the function would resolve."""
-        samples = self._log_samples(self.logits).exp()
-        return (self._entropy(samples.mean(dim=0)) - self._entropy(samples).mean(dim=0)).clamp_min(0)
+        samples = ((rows, log_p.exp()) for rows, log_p in self._log_samples(self.logits))
+        with_entropy = ((rows, torch.cat([p, self._entropy(p).unsqueeze(-1)], dim=-1)) for rows, p in samples)
+        mean = draws.mean(with_entropy, self.num_samples)  # (n, C + 1)
+        return (self._entropy(mean[:, :-1]) - mean[:, -1]).clamp_min(0)
 
     @property
     def ood_score(self) -> Tensor:
@@ -155,14 +157,15 @@ class ClassPredictive:
 
     def variance_of(self, classes: Tensor) -> Tensor:
         """The logit variance of one class per example, for instance the true one, (n,)."""
-        return self.logit_variance.gather(1, classes.reshape(-1, 1)).squeeze(1)
+        classes = classes.reshape(-1, 1).to(self.logit_variance.device)
+        return self.logit_variance.gather(1, classes).squeeze(1)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log-probability of labels, (n,): class numbers, or 0 and 1 for each output, summed."""
         n, C = self.logits.shape
         if len(y) != n or y.numel() != (n if self.exclusive else n * C):
             raise ShapeError(f"Labels have shape {tuple(y.shape)} for {n} predictions of {C} outputs.")
-        labels = y.reshape(n, -1).to(self.logits.device)
+        labels = y.reshape(n, 1 if self.exclusive else C).to(self.logits.device)
         most = C - 1 if self.exclusive else 1
         if bool(((labels < 0) | (labels > most) | (labels != labels.round())).any()):
             raise DataError(f"Labels must be whole numbers from 0 to {most}.")

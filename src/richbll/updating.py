@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from richbll.core.moments import Moments
 from richbll.core.posterior import spectral_posterior
 from richbll.errors import DataError, OptionError
 from richbll.fitted import Fitted, data_root, posterior_for
@@ -18,6 +19,8 @@ from richbll.network.network import Network
 from richbll.network.untouched import untouched
 from richbll.options import Options
 from richbll.solvers import cross as cross_solver
+from richbll.solvers.sketch import Sketched
+from richbll.solvers.solution import Additive, Solver
 
 
 @torch.inference_mode(False)
@@ -29,10 +32,11 @@ def update(model: nn.Module, data: Any, fitted: Fitted, options: Options, refit:
     with untouched(model):
         stream = Stream(data, device_of(model), options.progress)
         if refit:
-            if fitted.cross is None:
+            if fitted.cross is None or fitted.additive is None:
                 raise OptionError(
                     "update(refit=True) needs moments that add up, which the exact solver and transforms per class do "
-                    'not keep (nor does a file). Fit with RichBLL(…, solver="cross"), or fit on all of the data.'
+                    "not keep (nor does a file, but for one of save(moments=True)). Fit with "
+                    'RichBLL(…, solver="cross"), or fit on all of the data.'
                 )
             if fitted.moments.num_rows != fitted.moments.num_data or fitted.num_added:
                 raise OptionError(
@@ -40,7 +44,8 @@ def update(model: nn.Module, data: Any, fitted: Fitted, options: Options, refit:
                     "did not refit: their rows were not kept. Call fit on all of the data."
                 )
             held = _Kept(stream)
-            fitted = _refitted(network, held, fitted, options)
+            here = fitted.to(network.device)
+            fitted = _refitted(network, held, here, options, fitted.cross.to(here.root.device), fitted.additive)
             return _conditioned(network, held, fitted, rows_too=False)
         return _conditioned(network, stream, fitted, rows_too=True)
 
@@ -52,13 +57,12 @@ def _conditioned(network: Network, stream: Any, fitted: Fitted, rows_too: bool) 
     for batch in stream.batches("update"):
         phi_r, f = network.features(batch)
         reading = network.reader.read(batch, f)
-        phi = phi_r.to(torch.float64)
-        ones = torch.ones(batch.size, 1, dtype=torch.float64, device=phi.device)
-        weights = ones if reading.weights is None else reading.weights.to(torch.float64)
+        phi = fitted.beside(phi_r)
+        weights = phi.new_ones(batch.size, 1) if reading.weights is None else fitted.beside(reading.weights)
         if rows_too:
             root = added_rows(root, phi, weights)
         if reading.residuals is not None:
-            e = weights * reading.residuals.to(torch.float64)  # (n, c)
+            e = weights * fitted.beside(reading.residuals)  # (n, c)
             b = (phi.mT @ e).mT  # (c, r)
             pull = b if pull is None else pull + b
             with_targets += batch.size
@@ -81,17 +85,35 @@ def added_rows(root: Tensor, phi: Tensor, weights: Tensor) -> Tensor:
     return torch.linalg.qr(stacked, mode="r").R
 
 
-def _refitted(network: Network, stream: Any, fitted: Fitted, options: Options) -> Fitted:
+def _refitted(
+    network: Network, stream: Any, fitted: Fitted, options: Options, cross: Tensor, additive: Additive
+) -> Fitted:
     """The projection from old and new cross moments together, and the data term from both."""
-    solution = cross_solver.solve(network, stream, options.memory)
-    assert fitted.cross is not None
-    assert solution.cross is not None
+    solution = _solver_of(additive)(network, stream, options.memory)
+    if solution.cross is None or solution.additive != additive:
+        raise OptionError(
+            f"The moments of the fit ({additive}) and of the new data ({solution.additive}) do not add up."
+        )
     moments = fitted.moments + solution.moments
-    cross = fitted.cross + solution.cross
     trace_m = fitted.projections[0].trace_m + solution.projection.trace_m
-    dtype = network.model.get_submodule(fitted.last_layer.name).get_parameter("weight").dtype
+    return summed(fitted, moments, cross + solution.cross, trace_m, additive, options)
+
+
+def _solver_of(additive: Additive) -> Solver:
+    """What gives moments of the same kind."""
+    if additive.solver == "cross":
+        return cross_solver.solve
+    drawn = additive.sketch
+    return Sketched(drawn["kind"], drawn["size"], drawn["seed"], drawn["rules"])
+
+
+def summed(
+    fitted: Fitted, moments: Moments, cross: Tensor, trace_m: Tensor, additive: Additive, options: Options
+) -> Fitted:
+    """The same fit from sums over more data."""
+    dtype = getattr(torch, additive.feature_dtype.removeprefix("torch."))
     projections = (cross_solver.projection_from(cross, moments, trace_m, dtype),)
-    ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
+    ridge = settled_ridge(options, projections, moments, enriched=bool(fitted.parameter_names))
     root = data_root(projections, moments)
     posterior = posterior_for(projections, root, ridge, fitted.last_layer.num_own)
     fitted = replace(fitted, moments=moments, projections=projections, ridge=ridge, root=root, posterior=posterior)

@@ -37,13 +37,13 @@ def test_both_routes_equal_autograd(name: str, route: str) -> None:
     sizes = {n: p.numel() for n, p in case.model.named_parameters() if n not in own and p.requires_grad}
     reader = ExampleGradients(case.model, list(sizes))
     if route == "one by one":
-        reader._vectorised = False
+        reader.vectorised = False
     want = torch.from_numpy(dense.jacobians(case.model, case.last_layer, (x,)).phi_m).transpose(0, 1)
     torch.testing.assert_close(read(reader, case.model, x, sizes), want, rtol=1e-10, atol=1e-12)
     if name in ("mlp", "cnn_batchnorm_groups", "transformer_layer"):
-        assert reader._vectorised == (route == "vectorised")
+        assert reader.vectorised == (route == "vectorised")
     if name in ("gru", "control_flow_on_data"):
-        assert not reader._vectorised
+        assert not reader.vectorised
 
 
 def test_blocks_and_micro_batches_change_nothing() -> None:
@@ -74,7 +74,7 @@ def test_an_unused_parameter_has_gradient_zero_and_is_counted() -> None:
     sizes = {n: p.numel() for n, p in model.named_parameters() if not n.startswith("head")}
     for vectorised in (True, False):
         reader = ExampleGradients(model, list(sizes))
-        reader._vectorised = vectorised
+        reader.vectorised = vectorised
         with nullcontext() if vectorised else pytest.warns(RichBLLWarning, match="does not depend on 2 parameter"):
             phi_m = read(reader, model, torch.randn(5, 4), sizes)
         assert phi_m.shape == (5, 1, 36)

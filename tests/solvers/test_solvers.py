@@ -282,3 +282,28 @@ def test_a_subsample_that_does_not_fit_is_refused() -> None:
     case = make("resnet_block", 1, torch.float64)  # 600 bytes an example
     with pytest.raises(MemoryBudgetError, match="subsample of 40 rows takes"):
         RichBLL(case.model, noise_variance=1.0, subsample=40, memory_budget=20_000).fit(list(case.train.split(10)))
+
+
+@pytest.mark.parametrize("kind", ["auto", "tensor_sketch", "kronecker", "fold"])
+def test_a_parameter_has_one_sketch_also_when_rules_stop_holding_half_way(kind: str) -> None:
+    """One batch takes another branch: from then on gradients come without factors, and must go through the same map."""
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(20, 60), nn.Linear(60, 40)
+            self.other, self.head = nn.Linear(20, 60), nn.Linear(40, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.tanh(self.a(x))
+            h = h + 0 * self.other(x) if len(x) == 20 else h
+            return self.head(torch.tanh(self.b(h)))
+
+    torch.manual_seed(0)
+    model, x = Branching().double(), torch.randn(200, 20, dtype=torch.float64)
+    found = [
+        RichBLL(model, noise_variance=SIGMA2, ridge=1.0, solver=Sketched(kind, 128)).fit(batches)
+        for batches in ([x[:90], x[90:]], [x[:90], x[90:110], x[110:]])
+    ]
+    a, b = (uq._state.projections[0].AtA(1.0) for uq in found)
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from richbll.errors import ShapeError
+from richbll.precision import in_float64
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,19 @@ def _sum_where_both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tensor | None = None) -> Moments:
     """Moments of one batch: φ^r (n, r), weights (n, g) in g posteriors, residuals (n, c)."""
-    phi = phi_r.to(torch.float64)
+    phi = in_float64(phi_r)
     gram_weighted = None
     if weights is not None:
-        gram_weighted = torch.stack([_weighted_gram(phi, weight) for weight in weights.to(torch.float64).unbind(1)])
+        weights = in_float64(weights)
+        gram_weighted = phi.new_zeros(weights.shape[1], phi.shape[1], phi.shape[1])
+        for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
+            gram_weighted[k] = _weighted_gram(phi, weights[:, k])
     return Moments(
         num_rows=len(phi),
         num_data=len(phi),
         gram_projection=phi.mT @ phi,  # (r, r)
         gram_weighted=gram_weighted,
-        residual_sq=None if residuals is None else residuals.to(torch.float64).square().sum(dim=0),
+        residual_sq=None if residuals is None else in_float64(residuals).square().sum(dim=0),
     )
 
 

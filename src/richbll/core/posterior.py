@@ -59,7 +59,9 @@ def covariance(Z: Tensor) -> Tensor:
 
 def function_offsets(Z: Tensor, eps: Tensor) -> Tensor:
     """What coherent draws add to the mean: z(x)ᵀε with ε (s, c, r) fixed for a draw, also where outputs share Z."""
-    return torch.einsum("ncr,scr->snc", Z.expand(-1, eps.shape[1], -1), eps)  # (s, n, c)
+    if Z.shape[1] == 1:
+        return torch.einsum("nr,scr->snc", Z.squeeze(1), eps)
+    return torch.einsum("ncr,scr->snc", Z, eps)  # (s, n, c)
 
 
 def effective_dimension(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:

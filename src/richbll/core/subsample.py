@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from richbll.errors import OptionError
+from richbll.precision import in_float64
 from richbll.rng import child_generator
 
 
@@ -23,7 +24,7 @@ def advised_size(phi_r: Tensor, ratio: float, seed: int) -> int:
     and k of them scaled by N/k, for 8 random subsets; all must agree within 4 %. The bias is about r/k; the rest is
     luck, and depends on how unequal the rows' leverages are, which is why it is measured. k doubles from 20 r.
     """
-    phi = phi_r.to(torch.float64)
+    phi = in_float64(phi_r)
     N, r = phi.shape
     generator = child_generator(seed, "advised size")
     probe = phi[torch.randperm(N, generator=generator)[:2000].to(phi.device)]

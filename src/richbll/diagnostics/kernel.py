@@ -9,6 +9,7 @@ from torch import Tensor
 from richbll.network.batches import Stream
 from richbll.network.gradients import blocks_of
 from richbll.network.network import Network
+from richbll.precision import float64_device, in_float64
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def point_kernel(network: Network, stream: Stream, most_points: int, memory: int
         if count >= most_points:
             break
     read = [network.features(batch) for batch in batches]
-    K_m = torch.zeros(count, count, dtype=torch.float64, device=network.device)
+    K_m = torch.zeros(count, count, dtype=torch.float64, device=float64_device(network.device))
     reader = network.gradients()
     blocks = blocks_of(network.parameter_sizes, max(1, memory // 4 // (8 * count)))
     for block in blocks:
@@ -58,7 +59,7 @@ def point_kernel(network: Network, stream: Stream, most_points: int, memory: int
             first = torch.zeros(batch.size, dtype=torch.int64, device=f.device)
             chosen = first if columns is None else columns
             parts = reader.micro_batches(batch, f, block, memory // 4, chosen)
-            rows += [phi_m[:, 0].to(torch.float64) for _, phi_m in parts]
+            rows += [in_float64(phi_m[:, 0]) for _, phi_m in parts]
         phi_m = torch.cat(rows)  # (n, m')
         K_m += phi_m @ phi_m.mT
-    return PointKernel(torch.cat([phi_r.to(torch.float64) for phi_r, _ in read]), K_m)
+    return PointKernel(torch.cat([in_float64(phi_r) for phi_r, _ in read]), K_m)

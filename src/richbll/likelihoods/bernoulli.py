@@ -1,6 +1,7 @@
 """Yes or no, one or several times over: sigmoids of logits whose uncertainty is Gaussian and independent."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,9 +9,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from richbll.errors import DataError
-from richbll.likelihoods.categorical import normal_numbers
+from richbll.likelihoods.draws import Part, drawn
 from richbll.network.batches import Batch
 from richbll.network.reading import Reading
+from richbll.precision import in_float64
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,15 @@ class Bernoulli:
             raise DataError(f"Labels of {batch.where} are not all 0 or 1.")
         if self.curvature == "gaussian":
             return Reading()
-        p = f.to(torch.float64).sigmoid()
+        p = in_float64(f).sigmoid()
         return Reading(weights=p * (1 - p))
 
 
-def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
-    """log sigmoid of draws of the logits N(f, variance); with −f the same draws of the other answer."""  # (s, n, c)
-    z = f.abs() + variance.sqrt() * normal_numbers(num_samples, f, seed)
-    return logsigmoid(torch.where(f < 0, -z, z))
+def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
+    """log sigmoid of draws of the logits N(f, variance), in parts; with −f the same draws of the other answer."""
+    std = variance.sqrt()
+    for rows, z in drawn(f, torch.where(f < 0, -std, std), num_samples, seed):
+        yield rows, logsigmoid(z)  # (k, rows, c)
 
 
 def log_probit(f: Tensor, variance: Tensor) -> Tensor:

@@ -5,15 +5,17 @@ the gradient of that class's logit to one transform, and its features to that cl
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from richbll.errors import DataError
+from richbll.likelihoods.draws import Part, drawn, log_mean_exp, normal_numbers
 from richbll.network.batches import Batch
 from richbll.network.reading import Reading
-from richbll.rng import child_generator
+from richbll.precision import in_float64
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,20 @@ class Categorical:
 
     def read(self, batch: Batch, f: Tensor) -> Reading:
         """The gradient of the example's class, and its weight in the posterior of each class (or of all)."""
-        classes = class_of(batch, f)
+        classes = class_of(batch, f).to(f.device)
         return Reading(columns=classes, weights=self._weights(batch, f, classes))
 
     def _weights(self, batch: Batch, f: Tensor, classes: Tensor) -> Tensor | None:
         if self.curvature == "ggn":
-            p = f.to(torch.float64).softmax(dim=1)
+            p = in_float64(f).softmax(dim=1)
             curvature = p * (1 - p)  # (n, C) the diagonal of the softmax's Hessian
             weights = curvature if self.per_class else curvature.mean(dim=1, keepdim=True)
         elif self.per_class:
-            weights = torch.nn.functional.one_hot(classes, f.shape[1]).to(torch.float64)
+            weights = in_float64(torch.nn.functional.one_hot(classes, f.shape[1]))
         elif batch.row_weights is None:
             return None
         else:
-            weights = torch.ones(len(f), 1, dtype=torch.float64, device=f.device)
+            weights = in_float64(f.new_ones(len(f), 1))
         return batch.weighted(weights)
 
 
@@ -67,15 +69,30 @@ def class_of(batch: Batch, f: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- from logits to probabilities
 
 
-def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Tensor:
-    """log softmax of draws of the logits N(f, variance)."""  # (s, n, C)
-    return torch.log_softmax(f + variance.sqrt() * normal_numbers(num_samples, f, seed), dim=-1)
+def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
+    """log softmax of draws of the logits N(f, variance), in parts."""  # (k, rows, C)
+    for rows, z in drawn(f, variance.sqrt(), num_samples, seed):
+        yield rows, torch.log_softmax(z, dim=-1)
 
 
-def normal_numbers(num_samples: int, like: Tensor, seed: int) -> Tensor:
-    """Standard normal numbers, others for every example: common ones would favour the same classes everywhere."""
-    generator = child_generator(seed, "logits")
-    return torch.randn(num_samples, *like.shape, generator=generator, dtype=torch.float64).to(like)  # (s, n, C)
+def label_log_probs(f: Tensor, variances: Tensor, labels: Tensor, num_samples: int, seed: int) -> Tensor:
+    """log p of labels (n,) for each of t trials of the variance (t, n, C or 1), with the same draws for all; float64.
+
+    What `log_samples` would give, but no probability of another class is kept.
+    """  # (t, n)
+    spreads = variances.to(torch.float64).sqrt()
+
+    def parts() -> Iterator[Part]:
+        for rows, eps in normal_numbers(num_samples, f.shape, seed):
+            logits, eps, of_label = f[rows].to(torch.float64), eps.to(f.device), labels[rows].view(1, -1, 1)
+            trials = []
+            for spread in spreads[:, rows]:
+                z = torch.addcmul(logits, spread, eps)  # (k, rows, C)
+                own = z.gather(2, of_label.expand(len(z), -1, 1)).squeeze(2)
+                trials.append(own - torch.logsumexp(z, dim=2))
+            yield rows, torch.stack(trials, dim=2)  # (k, rows, t)
+
+    return log_mean_exp(parts(), num_samples).mT
 
 
 def log_probit(f: Tensor, variance: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from richbll.checks import finite_rows, one_of
 from richbll.errors import DataError, OptionError, ShapeError
+from richbll.likelihoods.draws import by_rows
+from richbll.precision import in_float64
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def calibrate_intervals(y: Tensor, mean: Tensor, std: Tensor) -> Calibration:
     _check_some(len(y))
     if bool((std <= 0).any()):
         raise DataError(f"Standard deviations must be positive, but the smallest is {std.min().item():.3g}.")
-    scores = (y.detach().to(torch.float64) - mean.detach()).abs() / std.detach()
+    scores = (in_float64(y.detach()) - in_float64(mean.detach())).abs() / in_float64(std.detach())
     finite_rows("scores |y − μ| / std", "the calibration data", scores)
     return Calibration("interval", scores.sort(dim=0).values)
 
@@ -99,18 +101,27 @@ def calibrate_sets(probs: Tensor, labels: Tensor, score: str = "lac") -> Calibra
         >>> calibrate_sets(torch.tensor([[0.7, 0.3], [0.4, 0.6]]), torch.tensor([0, 0])).sorted_scores
         tensor([0.3000, 0.6000], dtype=torch.float64)
     """
+    _check_some(len(labels))
+    return Calibration(score, label_scores(probs, labels, score).sort().values)
+
+
+def label_scores(probs: Tensor, labels: Tensor, score: str) -> Tensor:
+    """Scores of the true labels (n,), not sorted, so that they can be taken batch by batch.
+
+    Examples:
+        >>> label_scores(torch.tensor([[0.7, 0.3], [0.4, 0.6]]), torch.tensor([1, 1]), "lac")
+        tensor([0.7000, 0.4000], dtype=torch.float64)
+    """
     one_of("score", score, ["lac", "aps"])
     scores = class_scores(score, probs)
     if labels.shape != probs.shape[:1]:
         raise ShapeError(f"Labels have shape {tuple(labels.shape)}, probabilities {tuple(probs.shape)}.")
-    _check_some(len(labels))
     if labels.is_floating_point() or labels.min().item() < 0 or labels.max().item() >= probs.shape[1]:
         raise DataError(
             f"Labels must be integers from 0 to {probs.shape[1] - 1}: they are {labels.dtype} from "
             f"{labels.min().item()} to {labels.max().item()}."
         )
-    true = scores.gather(1, labels.long().unsqueeze(-1)).squeeze(-1)
-    return Calibration(score, true.sort().values)
+    return scores.gather(1, labels.long().unsqueeze(-1).to(scores.device)).squeeze(-1)
 
 
 def prediction_set(calibration: Calibration, probs: Tensor, level: float) -> Tensor:
@@ -122,9 +133,15 @@ def prediction_set(calibration: Calibration, probs: Tensor, level: float) -> Ten
         tensor([[ True,  True],
                 [ True, False]])
     """
-    scores = class_scores(one_of("calibration.kind", calibration.kind, ["lac", "aps"]), probs)
-    likeliest = probs >= probs.amax(dim=-1, keepdim=True)
-    return (scores <= calibration.quantile(level).to(scores)) | likeliest
+    kind = one_of("calibration.kind", calibration.kind, ["lac", "aps"])
+    threshold = calibration.quantile(level)
+
+    def expected(probs: Tensor) -> Tensor:
+        scores = class_scores(kind, probs)
+        likeliest = probs >= probs.amax(dim=-1, keepdim=True)
+        return (scores <= threshold.to(scores)).to(probs.device) | likeliest
+
+    return by_rows(expected, probs) if probs.ndim == 2 and probs.shape[1] else expected(probs)
 
 
 def class_scores(score: str, probs: Tensor) -> Tensor:
@@ -137,7 +154,7 @@ def class_scores(score: str, probs: Tensor) -> Tensor:
     if probs.ndim != 2 or probs.shape[1] == 0:
         raise ShapeError(f"Probabilities have shape {tuple(probs.shape)}: they must be (points, classes).")
     finite_rows("probabilities", "the data", probs)
-    p = probs.detach().to(torch.float64)
+    p = in_float64(probs.detach())
     if len(p) and (p.min().item() < 0 or (p.sum(dim=-1) - 1).abs().max().item() > 1e-2):
         raise DataError("Probabilities must not be negative and must sum to 1 in every row: give probs, not logits.")
     if score == "lac":

@@ -14,6 +14,7 @@ from richbll.core.posterior import SpectralPosterior
 from richbll.errors import DataError, OptionError
 from richbll.network.batches import Batch
 from richbll.network.reading import Reading
+from richbll.precision import in_float64
 
 NO_TARGETS = (
     "The data has no targets, so the noise cannot be estimated from it: give noise_variance=… (for example the mean "
@@ -33,8 +34,8 @@ class Gaussian:
         y = batch.targets_like(f)
         if y is not None:
             finite_rows("targets", batch.where, y)
-        weights = None if self.noise is None else noise_at(self.noise, batch, f).detach().to(torch.float64).reciprocal()
-        return Reading(weights=weights, residuals=None if y is None else y - f)
+        weights = None if self.noise is None else in_float64(noise_at(self.noise, batch, f).detach()).reciprocal()
+        return Reading(weights=weights, residuals=None if y is None else in_float64(y) - in_float64(f))
 
 
 def noise_at(noise: Callable[..., Any], batch: Batch, f: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def noise_at(noise: Callable[..., Any], batch: Batch, f: Tensor) -> Tensor:
     finite_rows("noise variance", batch.where, given)
     if bool((given <= 0).any()):
         raise OptionError(f"noise_variance(x) is not positive in {batch.where}: the smallest is {given.min():.3g}.")
-    return given.expand(f.shape)
+    return given.to(f.device).expand(f.shape)
 
 
 def log_density(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

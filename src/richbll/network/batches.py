@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from richbll.errors import DataChangedError, DataError, ShapeError
 from richbll.network.ranks import Alone, Ranks
+from richbll.network.shard import shard_of
 
 _LABELS = ("labels", "label")
 _ROWS_OF_A_TENSOR = 256  # rows at a time when whole tensors are given instead of batches
@@ -54,6 +55,11 @@ class Batch:
         """Its address, for messages."""
         return f"batch {self.index} (rows {self.start} to {self.start + self.size - 1})"
 
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs are."""
+        return tensors_in((self.args, self.kwargs))[0].device
+
     def rows(self, rows: Tensor | slice) -> "Batch":
         """Some of the examples. Tensors whose first dimension is not the batch are passed on whole."""
         is_mine = iter(self.per_example)
@@ -89,7 +95,7 @@ class Batch:
                 f"Targets of {self.where} have shape {tuple(self.targets.shape)}, but the model's output has "
                 f"{f.shape[1]} value(s) for each of {f.shape[0]} examples."
             )
-        return self.targets.reshape(f.shape)
+        return self.targets.reshape(f.shape).to(f.device)
 
 
 def _usable(tensor: Tensor) -> Tensor:
@@ -172,6 +178,7 @@ class Stream:
             ) from error
         self.can_be_reread = self._next is not data
         self._data = data
+        self._shard = shard_of(data)
         self._device = device
         self._progress = progress
         self._seen: list[Any] = []
@@ -184,7 +191,7 @@ class Stream:
             return self._first
         for raw in self._next:
             self._seen.append(raw)
-            batch = unpack(raw)
+            batch = self._counted(unpack(raw))
             if batch.size > 0:
                 self._first = batch.to(self._device)
                 return self._first
@@ -196,18 +203,34 @@ class Stream:
         length = _length(self._data)
         return None if length is None else length * self.peek().size
 
+    def numbers(self, batch: Batch) -> range:
+        """Of its rows, among those of all processes; without shuffling the same for any number of processes."""
+        first, step = (self.ranks.rank << 40, 1) if self._shard is None else (self._shard.first, self._shard.step)
+        first += batch.start * step
+        return range(first, first + batch.size * step, step)
+
+    def _counted(self, batch: Batch) -> Batch:
+        """Without rows that a DistributedSampler repeats."""
+        count = batch.size if self._shard is None else self._shard.count(batch.start, batch.size)
+        return batch if count == batch.size else batch.rows(slice(0, count))
+
     def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Iterator[Batch]:
         """All batches, numbered, with a progress bar named after the task."""
         source = chain(self._seen, self._next) if self._num_readings == 0 else iter(self._data)
         self._num_readings += 1
         self._seen = []
-        start = 0
-        disable = None if self._progress is None else not self._progress
+        start = num_read = 0  # rows that repeat others come last and are read, but not counted
+        disable = self.ranks.rank > 0 or None if self._progress is None else not self._progress
         for index, raw in enumerate(tqdm(source, desc=task, total=_length(self._data), disable=disable, leave=False)):
-            batch = replace(unpack(raw), index=index, start=start)
+            self.ranks.heed()
+            whole = replace(unpack(raw), index=index, start=num_read)
+            num_read += whole.size
+            batch = self._counted(whole)
             if batch.size > 0:
                 start += batch.size
                 yield batch.to(self._device)
+        if self._shard is not None:
+            self._shard.check_end(num_read)
         if start == 0 and self._num_readings > 1:
             raise DataChangedError(
                 "The data could be read only once: its iterator is used up, although it looks like one that starts "

@@ -12,16 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from richbll.network.batches import tensors_in
+from richbll.network.batches import Batch
+from richbll.network.outputs import read_output
 from richbll.network.rules import rules
 from richbll.network.rules.rule import FLAT, SHARED, Examples, Layout, Make, Unruled, Used
 from richbll.network.structure import Gradient
 
 Site = tuple[str, int]  # a parameter, and the element at which a part of it begins
+Asked = tuple[Any, tuple[Any, ...], dict[str, Any]]  # a function, with its arguments
+Pattern = list[tuple[object, tuple[Site, ...]]]  # which function used which parts of which parameters, call by call
+
+
+# After these an output depends on a parameter in other ways than through z: derivatives inside of the model.
+_DERIVATIVES = {torch.autograd.grad, torch.autograd.backward, Tensor.backward, torch._make_dual}
 
 
 class ChangedError(Exception):
@@ -41,56 +48,62 @@ class Use:
 class Call:
     """The output of one call, and what it was made of."""
 
+    asked: Asked
+    sites: tuple[Site, ...]
     shape: tuple[int, ...]  # as the function returned it
-    seen: tuple[int, ...]  # as the model saw it
-    edge: GradientEdge
+    like: Tensor  # without elements; as the model saw it
+    seen: tuple[int, ...]  # its shape
+    edge: GradientEdge | None
     watched: tuple[tuple[Tensor, int], ...]  # inputs that the gradient needs, with their versions
+    glimpse: Tensor | None  # values of some rows
 
 
 @dataclass(eq=False)
 class Capture(TorchFunctionMode):
-    """While active, takes down calls. `layouts` says where the batch is in each call's output."""
+    """While active, takes down calls. `layouts` says where the batch is in each call's output; None: nobody knows."""
 
     names: dict[int, str]  # id of a parameter that counts → its name
     others: set[int]  # ids of parameters that do not
     num_rows: int
-    layouts: Sequence[Layout] | None = None  # None: a trial run, in which outputs are left as they are
+    layouts: Sequence[Layout | None] | None = None  # None: a trial run, in which outputs are left as they are
+    rows: Tensor | None = None  # of which to keep the outputs' values; in a trial run, of all
+    differentiates: bool = True
     calls: list[Call] = field(default_factory=list)
     used: list[Use] = field(default_factory=list)
     unruled: set[str] = field(default_factory=set)
+    changed: bool = False  # an output did not have the batch where it was on trial
 
     def __post_init__(self) -> None:
         super().__init__()
         self._rules = rules()
-        self._inputs: tuple[tuple[Tensor, int], ...] = ()
+        self._asked: Asked = (None, (), {})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        met = self._met(args, kwargs)
+        if func in _DERIVATIVES:
+            self.unruled |= set(self.names.values())
+        met = {self.names[id(tensor)] for tensor in _tensors((*args, *kwargs.values())) if id(tensor) in self.names}
         if not met:
             return func(*args, **kwargs)
         rule = self._rules.get(func)
         known = (len(self.calls), len(self.used))
         if rule is not None:
-            self._inputs = tuple((t, t._version) for t in (*args, *kwargs.values()) if isinstance(t, Tensor))
+            self._asked = (func, args, kwargs)
             try:
-                return rule(self, func, args, kwargs)
+                result = rule(self, func, args, kwargs)
+                self.unruled |= met - {use.site[0] for use in self.used[known[1] :]}  # say, x in x @ P
+                return result
             except Unruled:
                 del self.calls[known[0] :], self.used[known[1] :]
         result = func(*args, **kwargs)
-        if tensors_in(result):  # and not merely a shape, a device or a flag
+        if any(True for _ in _tensors(result)):  # and not merely a shape, a device or a flag
             self.unruled |= met
         return result
 
-    def _met(self, args: Any, kwargs: Any) -> set[str]:
-        found = set()
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, Tensor):
-                if id(value) in self.names:
-                    found.add(self.names[id(value)])
-            elif isinstance(value, tuple | list):
-                found |= {self.names[id(part)] for part in value if id(part) in self.names}
-        return found
+    @property
+    def pattern(self) -> Pattern:
+        """What the model did with its parameters."""
+        return [(call.asked[0], call.sites) for call in self.calls]
 
     # what rules call
 
@@ -103,35 +116,75 @@ class Capture(TorchFunctionMode):
     def uses(self, output: Tensor, *used: Used) -> Tensor:
         """The output came from these parameters. Returns it as the model shall see it."""
         number, shape = len(self.calls), tuple(output.shape)
-        if self.layouts is not None and number >= len(self.layouts):
-            raise ChangedError("the model made other calls than on trial")
-        if self.layouts is not None and self.layouts[number] == SHARED:
+        counted = [(self.names[id(p)], make, start) for p, make, start in used if id(p) in self.names]
+        if not counted:
+            return output
+        if torch._C._functorch.is_functorch_wrapped_tensor(output):
+            raise Unruled  # inside a vmap or a derivative of the model's own
+        layout = self._layout(number, shape)
+        glimpse = self._glimpse(output, layout)
+        if layout == SHARED:
             output = _spread(output, self.num_rows)
-        self.calls.append(Call(shape, tuple(output.shape), get_gradient_edge(output), self._inputs))
-        for parameter, make, start in used:
-            if id(parameter) in self.names:
-                self.used.append(Use((self.names[id(parameter)], start), number, make))
+        edge = get_gradient_edge(output) if self.differentiates and output.requires_grad else None
+        if self.differentiates and edge is None:  # in a part of the model without gradients
+            self.unruled |= {name for name, _, _ in counted}
+        _, args, kwargs = self._asked
+        watched = tuple((t, t._version) for t in _tensors((*args, *kwargs.values())))
+        sites = tuple((name, start) for name, _, start in counted)
+        like, seen = output.detach().new_empty(0), tuple(output.shape)
+        self.calls.append(Call(self._asked, sites, shape, like, seen, edge, watched, glimpse))
+        self.used += [Use((name, start), number, make) for name, make, start in counted]
         return output
+
+    def _layout(self, number: int, shape: tuple[int, ...]) -> Layout | None:
+        """Where the batch is; not raised from inside the model, which might catch it."""
+        layout = self.layouts[number] if self.layouts is not None and number < len(self.layouts) else None
+        if layout is not None and not _fits(shape, layout, self.num_rows):
+            self.changed = True
+            return None
+        return layout
+
+    def _glimpse(self, output: Tensor, layout: Layout | None) -> Tensor | None:
+        """Values as they are now: the model may change them in place later."""
+        if self.layouts is None:
+            return output.detach().clone()
+        if self.rows is None or layout is None:
+            return None
+        if layout == SHARED:
+            return output.detach().clone().expand(len(self.rows), *output.shape)
+        return Examples(layout, self.num_rows).first(output.detach())[self.rows]
 
     # afterwards
 
-    def gradients(self, sites: set[Site], targets: Sequence[Tensor]) -> dict[Site, list[Gradient]]:
-        """∂f/∂θ of every example at these sites, for each of c sums over the batch of one output."""
+    def gradients(
+        self, sites: set[Site], targets: Sequence[Tensor], refused: set[Site] | None = None
+    ) -> dict[Site, list[Gradient]]:
+        """∂f/∂θ of every example at these sites, for each of c sums over the batch of one output.
+
+        Sites whose rule does not know this layout are put among the refused; without such a set, nothing is given.
+        """
         assert self.layouts is not None
         wanted = [use for use in self.used if use.site in sites]
-        numbers = sorted({use.call for use in wanted})
-        edges = [self.calls[number].edge for number in numbers]
+        edges = {n: edge for n in sorted({use.call for use in wanted}) if (edge := self.calls[n].edge) is not None}
         by_call: dict[int, Tensor] = {}
         if edges:
-            found = [self._backward(edges, t, retain=k + 1 < len(targets)) for k, t in enumerate(targets)]
-            for position, number in enumerate(numbers):
+            ends = list(edges.values())
+            found = [self._backward(ends, t, retain=k + 1 < len(targets)) for k, t in enumerate(targets)]
+            for position, number in enumerate(edges):
                 by_call[number] = self._stacked(number, [g[position] for g in found])
         made: dict[Site, list[Gradient]] = {}
         for use in wanted:
             call, layout = self.calls[use.call], self.layouts[use.call]
             if any(tensor._version != version for tensor, version in call.watched):
                 raise ChangedError("an input was changed in place after it had been used")
-            made.setdefault(use.site, []).append(use.make(by_call[use.call], Examples(layout, self.num_rows)))
+            try:
+                if layout is None or use.call not in by_call:
+                    raise Unruled
+                made.setdefault(use.site, []).append(use.make(by_call[use.call], Examples(layout, self.num_rows)))
+            except Exception as error:  # Unruled, or shapes that do not fit
+                if refused is None:
+                    raise ChangedError("a rule does not know this layout") from error
+                refused.add(use.site)
         return made
 
     @staticmethod
@@ -144,14 +197,28 @@ class Capture(TorchFunctionMode):
         """∂f/∂z with outputs and examples in front."""  # (c, n, …)
         assert self.layouts is not None
         call, layout = self.calls[number], self.layouts[number]
-        like = next((g for g in found if g is not None), None)
-        if like is None:
-            like = call.watched[0][0].new_zeros(())
-        filled = [like.new_zeros(call.seen) if g is None else g for g in found]
+        filled = [call.like.new_zeros(call.seen) if g is None else g for g in found]
         g = torch.stack(filled) if len(filled) > 1 else filled[0].unsqueeze(0)
         if layout == SHARED:
             return g.reshape(len(g), self.num_rows, *call.shape)
-        return Examples(layout, self.num_rows).first(g, lead=1)
+        return g if layout is None else Examples(layout, self.num_rows).first(g, lead=1)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def _fits(shape: tuple[int, ...], layout: Layout, num_rows: int) -> bool:
+    """Whether there can be so many examples where the layout says."""
+    if layout == SHARED:
+        return True
+    if layout == FLAT:
+        return shape[0] % num_rows == 0
+    return len(shape) > int(layout) and shape[int(layout)] == num_rows
 
 
 def _spread(output: Tensor, num_rows: int) -> Tensor:
@@ -159,6 +226,13 @@ def _spread(output: Tensor, num_rows: int) -> Tensor:
     if output.ndim > 1 and output.shape[0] == 1:
         return output.expand(num_rows, *output.shape[1:])
     return output.unsqueeze(0).expand(num_rows, *output.shape)
+
+
+def observed(model: nn.Module, batch: Batch, capture: Capture) -> Tensor:
+    """The outputs (n, c) of a forward pass under observation."""
+    with slow_attention(), torch.set_grad_enabled(capture.differentiates), capture:
+        raw = model(*batch.args, **batch.kwargs)
+    return read_output(raw, batch.size)
 
 
 @contextmanager

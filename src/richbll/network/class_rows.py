@@ -45,10 +45,6 @@ class ClassRows:
     def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Iterator[Batch]:
         """The batches, without rows of other classes."""
         for batch in self._source.batches(f"class {self._number}, {task}"):
-            rows = (self._class_of(batch) == self._number).nonzero().flatten()
+            rows = (self._class_of(batch) == self._number).nonzero().flatten().cpu()
             if len(rows) > 0:
                 yield batch.rows(rows)
-
-    def is_empty(self) -> bool:
-        """Whether the class has no rows at all."""
-        return next(self.batches("looking"), None) is None

@@ -61,7 +61,7 @@ class ExampleGradients:
         self._constants = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._parameters = {name: self._constants[name] for name in names}
         self._precision = coarsest(*(parameter.dtype for parameter in self._constants.values()))
-        self._vectorised = True
+        self.vectorised = True  # until a batch shows that it cannot be
         self._heard_of: set[str] = set()
 
     def micro_batches(
@@ -91,14 +91,14 @@ class ExampleGradients:
             yield rows, phi_m
 
     def _read(self, batch: Batch, rows: slice, f: Tensor, columns: Tensor, names: list[str]) -> dict[str, Tensor]:
-        if self._vectorised:
+        if self.vectorised:
             try:
                 gradients, seen = self._all_at_once(batch, rows, columns, names)
                 if same_outputs(seen, f, self._precision):
                     return gradients
             except Exception:
                 pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
-            self._vectorised = False
+            self.vectorised = False
         gradients, seen = self._one_by_one(batch, rows, columns, names)
         if not same_outputs(seen, f, self._precision):
             raise ModelError(

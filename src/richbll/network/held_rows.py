@@ -1,5 +1,6 @@
 """A subsample of a stream, held in memory, so that it can be read as often as needed."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from richbll.checks import human_bytes
 from richbll.core.subsample import smallest, subsample_size
 from richbll.errors import MemoryBudgetError
 from richbll.network.batches import Batch, Stream, map_tensors, tensors_in
-from richbll.network.ranks import Alone, Ranks
+from richbll.network.ranks import Ranks
 from richbll.rng import row_keys
 
 Strata = Callable[[Batch], Tensor]  # a number for every row; the subsample is drawn within each
@@ -27,10 +28,11 @@ class HeldRows:
     can_be_reread = True
     keeps_state = False
 
-    def __init__(self, batches: list[Batch], num_data: int, ranks: Ranks | None = None) -> None:
+    def __init__(self, batches: list[Batch], num_data: int, ranks: Ranks, first: Batch) -> None:
         self._batches = batches
+        self._first = batches[0] if batches else first  # a process may hold none of the rows
         self.num_data: int | None = num_data
-        self.ranks: Ranks = Alone() if ranks is None else ranks
+        self.ranks = ranks
 
     @property
     def num_rows(self) -> int | None:
@@ -38,12 +40,14 @@ class HeldRows:
         return sum(batch.size for batch in self._batches)
 
     def peek(self) -> Batch:
-        """The first batch."""
-        return self._batches[0]
+        """The first batch; where no row is held, the first of the stream."""
+        return self._first
 
     def batches(self, task: str, state: dict[str, Tensor] | None = None) -> Iterator[Batch]:
         """The held rows; there is nothing to wait for, so no progress bar is named after the task."""
-        yield from self._batches
+        for batch in self._batches:
+            self.ranks.heed()
+            yield batch
 
 
 @dataclass(frozen=True)
@@ -61,37 +65,57 @@ def hold_rows(
     """The k rows with the smallest hash(seed, index), of each stratum where there are strata, in one pass.
 
     k is never below `least`. At most about twice the rows that are kept are in memory. With strata, the k_c rows kept
-    of N_c weigh N_c/k_c, relative to the N/k of all.
+    of N_c weigh N_c/k_c, relative to the N/k of all. Several processes draw from the rows of all.
     """
     groups_of = strata or (lambda batch: torch.zeros(batch.size, dtype=torch.int64))
-    counts = None
+    counts, ranks = None, stream.ranks
     if not isinstance(subsample, Integral) and stream.can_be_reread:
-        counts = _counted(groups_of(batch) for batch in stream.batches("counting"))
+        with ranks.together("counting"):
+            counts = _counted(groups_of(batch) for batch in stream.batches("counting"))
+        counts = _added(counts or Counter(), ranks)
 
     def size_of(group: int) -> int:
         return subsample_size(subsample, None if counts is None else counts[group], least)
 
     held: list[_Part] = []
     seen: Counter[int] = Counter()
-    num_held = num_kept = num_data = 0
-    for batch in stream.batches("subsampling"):
-        groups = groups_of(batch).cpu()
-        seen += _counted([groups])
-        held.append(_Part(row_keys(seed, batch.start, batch.size), groups.numpy(), batch))
-        num_held += batch.size
-        num_data = batch.start + batch.size
-        _check_size(held, 2 * most_bytes)
-        if num_held > 2 * sum(min(count, size_of(group)) for group, count in seen.items()):
-            held = _pruned(held, seen, size_of)
-            num_held = _check_size(held, most_bytes)
-    held = _pruned(held, seen, size_of)
-    num_kept = _check_size(held, most_bytes)
-    batches = [part.batch for part in held]
+    with ranks.together("subsampling"):
+        num_held = num_kept = 0
+        for batch in stream.batches("subsampling"):
+            groups = groups_of(batch).cpu()
+            for group, count in _counted([groups]).items():
+                size = size_of(group)
+                num_kept += min(seen[group] + count, size) - min(seen[group], size)
+                seen[group] += count
+            held.append(_Part(_keys(seed, stream.numbers(batch)), groups.numpy(), batch))
+            num_held += batch.size
+            _check_size(held, 2 * most_bytes)
+            if num_held > 2 * num_kept:
+                held = _pruned(held, size_of)
+                num_held = _check_size(held, most_bytes)
+        held = _pruned(held, size_of)
+    seen = _added(seen, ranks)
+    held = _pruned_by_all(held, size_of, ranks)
+    with ranks.together("holding a subsample"):
+        _check_size(held, most_bytes)
+    batches, num_data = [part.batch for part in held], sum(seen.values())
     if strata is not None:
-        kept = _counted(torch.from_numpy(part.strata) for part in held)
-        weight = {group: seen[group] / kept[group] * num_kept / num_data for group in kept}
+        kept = _added(_counted(torch.from_numpy(part.strata) for part in held), ranks)
+        weight = {group: seen[group] / kept[group] * sum(kept.values()) / num_data for group in kept}
         batches = [replace(part.batch, row_weights=_look_up(weight, part.strata)) for part in held]
-    return HeldRows(_joined(batches), num_data)
+    return HeldRows(_joined(batches), num_data, ranks, stream.peek())
+
+
+def _keys(seed: int, numbers: range) -> NDArray[np.uint64]:
+    return row_keys(seed, numbers.start, len(numbers) * numbers.step)[:: numbers.step]
+
+
+def _added(counts: Counter[int], ranks: Ranks) -> Counter[int]:
+    """Over all processes."""
+    total: Counter[int] = Counter()
+    for text in ranks.texts(json.dumps(list(counts.items()))):
+        total.update(dict(json.loads(text)))
+    return total
 
 
 def _counted(groups: Iterable[Tensor]) -> Counter[int]:
@@ -105,13 +129,36 @@ def _look_up(weight: dict[int, float], strata: NDArray[np.int64]) -> Tensor:
     return torch.tensor([weight[int(group)] for group in strata], dtype=torch.float64)
 
 
-def _pruned(held: list[_Part], groups: Iterable[int], size_of: Callable[[int], int]) -> list[_Part]:
+def _pruned(held: list[_Part], size_of: Callable[[int], int]) -> list[_Part]:
     """Only the rows with the smallest keys of each stratum."""
-    keys, strata = np.concatenate([part.keys for part in held]), np.concatenate([part.strata for part in held])
+    keys, strata = _joined_keys(held)
+    return _chosen(held, _smallest_of_each(keys, strata, size_of))
+
+
+def _pruned_by_all(held: list[_Part], size_of: Callable[[int], int], ranks: Ranks) -> list[_Part]:
+    """Only those with the smallest keys among the rows of all processes."""
+    mine, strata = _joined_keys(held)
+    keys = ranks.rows(torch.from_numpy(mine.view(np.int64))).numpy().view(np.uint64)
+    chosen = _smallest_of_each(keys, ranks.rows(torch.from_numpy(strata)).numpy(), size_of)
+    return _chosen(held, np.isin(mine, keys[chosen]))
+
+
+def _joined_keys(held: list[_Part]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    return np.concatenate([part.keys for part in held]), np.concatenate([part.strata for part in held])
+
+
+def _smallest_of_each(
+    keys: NDArray[np.uint64], strata: NDArray[np.int64], size_of: Callable[[int], int]
+) -> NDArray[np.bool_]:
     chosen = np.zeros(len(keys), dtype=bool)
-    for group in groups:
-        mine = strata == group
-        chosen[mine] = smallest(keys[mine], size_of(group))
+    order = np.argsort(strata, kind="stable")
+    numbers, starts = np.unique(strata[order], return_index=True)
+    for number, mine in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+        chosen[mine] = smallest(keys[mine], size_of(number))
+    return chosen
+
+
+def _chosen(held: list[_Part], chosen: NDArray[np.bool_]) -> list[_Part]:
     pruned, start = [], 0
     for part in held:
         mask = chosen[start : start + len(part.keys)]

@@ -17,6 +17,7 @@ from richbll.network.batches import Batch
 from richbll.network.functional import call_with
 from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
 from richbll.network.taps import Tap, recorded_inputs
+from richbll.precision import in_float64
 from richbll.rng import child_generator
 
 _PROBE_ROWS = 8
@@ -123,7 +124,12 @@ def _linear_layers_run(model: nn.Module, batch: Batch) -> list[str]:
     ]
     try:
         with torch.no_grad():
-            model(*batch.args, **batch.kwargs)
+            try:
+                few = batch.rows(slice(0, _PROBE_ROWS))
+                model(*few.args, **few.kwargs)
+            except Exception:  # of the whole batch, or the model's own error
+                order.clear()
+                model(*batch.args, **batch.kwargs)
     finally:
         for handle in handles:
             handle.remove()
@@ -162,7 +168,7 @@ def _checked(model: nn.Module, name: str, batch: Batch) -> LastLayer:
         )
     a = given.reshape(probe.size, num_inputs)
     alpha, beta = _factors(name, a, f, tuple(leaves.values()))
-    rest = f.detach().to(torch.float64) - _linear_part(alpha, weight, a)
+    rest = in_float64(f.detach()) - _linear_part(alpha, weight, a)
     found = LastLayer(name, num_inputs, len(weight), bias is not None, alpha, beta, constant=rest.mean(dim=0))
     check_output(found, layer, a, f, probe.where)
     return found
@@ -196,11 +202,11 @@ def _factors(name: str, a: Tensor, f: Tensor, leaves: tuple[Tensor, ...]) -> tup
         raise LastLayerError(f"The model's output does not depend differentiably on '{name}'.")
     gradients = torch.autograd.grad(f, leaves, grad_outputs=R, allow_unused=True)
     factors = []
-    expected = [R.mT.to(torch.float64) @ a.to(torch.float64), R.to(torch.float64).sum(dim=0)]
+    expected = [in_float64(R).mT @ in_float64(a), in_float64(R).sum(dim=0)]
     for part, gradient, target in zip(("weight", "bias"), gradients, expected, strict=False):
         if gradient is None:
             raise LastLayerError(f"The model's output does not depend on the {part} of '{name}'.")
-        got = gradient.to(torch.float64)
+        got = in_float64(gradient)
         size = target.square().sum()
         factor = float((got * target).sum() / size) if size > 0 else 1.0
         if not same_up_to_rounding(got, factor * target, coarsest(f.dtype, a.dtype, leaves[0].dtype)):
@@ -215,17 +221,16 @@ def _factors(name: str, a: Tensor, f: Tensor, leaves: tuple[Tensor, ...]) -> tup
 
 def _linear_part(alpha: float, weight: Tensor, a: Tensor) -> Tensor:
     """α W a in float64."""  # (n, c)
-    return alpha * (a.detach().to(torch.float64) @ weight.detach().to(torch.float64).mT)
+    return alpha * (in_float64(a.detach()) @ in_float64(weight.detach()).mT)
 
 
 def check_output(last_layer: LastLayer, layer: nn.Module, a: Tensor, f: Tensor, where: str) -> None:
     """f = α W a + constant on these examples: nothing that depends on the input follows the layer."""
     weight = layer.get_parameter("weight")
-    linear = _linear_part(last_layer.weight_factor, weight, a[:, : last_layer.num_inputs]) + last_layer.constant.to(
-        a.device
-    )
+    linear = _linear_part(last_layer.weight_factor, weight, a[:, : last_layer.num_inputs])
+    linear = linear + last_layer.constant.to(linear.device)
     if not same_outputs(f, linear, coarsest(f.dtype, a.dtype, weight.dtype)):
-        gap = (f.detach().to(torch.float64) - linear).abs().max().item()
+        gap = (in_float64(f.detach()) - linear).abs().max().item()
         raise LastLayerError(
             f"On {where} the model's output differs from its last layer '{last_layer.name}' by up to {gap:.3g} "
             "in a way that depends on the input: something follows or by-passes that layer "

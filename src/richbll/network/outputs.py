@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from richbll.errors import ModelError
+from richbll.precision import in_float64
 
 
 def read_output(raw: Any, num_rows: int) -> Tensor:
@@ -36,7 +37,7 @@ def coarsest(*dtypes: torch.dtype) -> torch.dtype:
 
 def same_up_to_rounding(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
     """Equal within the square root of the dtype's precision, relative to the larger of both."""
-    a, b = a.detach().to(torch.float64), b.detach().to(torch.float64)
+    a, b = in_float64(a.detach()), in_float64(b.detach())
     return _largest(a - b) <= torch.finfo(dtype).eps ** 0.5 * max(_largest(a), _largest(b))
 
 
@@ -47,7 +48,7 @@ def same_outputs(a: Tensor, b: Tensor, precision: torch.dtype) -> bool:
     rounding of that constant.
     """
     eps = torch.finfo(coarsest(a.dtype, b.dtype, precision)).eps
-    a, b = a.detach().to(torch.float64), b.detach().to(torch.float64)
+    a, b = in_float64(a.detach()), in_float64(b.detach())
     scale, spread = _largest(b), _largest(b - b.mean(dim=0))
     return _largest(a - b) <= min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale)
 

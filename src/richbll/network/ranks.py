@@ -1,5 +1,6 @@
 """The processes that read data together; here, the one that reads alone."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -18,14 +19,23 @@ class Ranks(Protocol):
     def add(self, *tensors: Tensor) -> None:
         """Sum over all processes, in place."""
 
-    def add_at(self, owner: int, tensor: Tensor) -> None:
-        """Sum over all processes, in place, at one of them; elsewhere the content is lost."""
+    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Of a flat tensor with one piece for each process, end to end: the sum over all of this one's, until the next."""
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """The tensors of all processes, joined along a dimension in which their sizes may differ."""
 
     def all_agree(self, flag: bool) -> bool:
         """Whether all processes say yes."""
+
+    def same(self, *tensors: Tensor) -> None:
+        """The values of the first process in all of them, in place."""
+
+    def texts(self, text: str) -> list[str]:
+        """What every process says, the first one first."""
+
+    def heed(self) -> None:
+        """Inside a block of `together`: raises when another process has failed in it, so that nobody reads on."""
 
 
 class Alone:
@@ -40,8 +50,9 @@ class Alone:
     def add(self, *tensors: Tensor) -> None:
         """They are the sum."""
 
-    def add_at(self, owner: int, tensor: Tensor) -> None:
-        """It is the sum."""
+    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The only piece is its own."""
+        return pieces
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """It is all there is."""
@@ -50,3 +61,13 @@ class Alone:
     def all_agree(self, flag: bool) -> bool:
         """The only one decides."""
         return flag
+
+    def same(self, *tensors: Tensor) -> None:
+        """They are its own."""
+
+    def texts(self, text: str) -> list[str]:
+        """The only one speaks."""
+        return [text]
+
+    def heed(self) -> None:
+        """Nobody else can fail."""

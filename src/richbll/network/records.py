@@ -1,31 +1,35 @@
 """Reading a batch: features, outputs and the gradients of every example, by rules where they hold.
 
-Before any work the model is run on two and on three examples. That shows where the batch is in every call's output, and
-the gradients that rules give are compared with plain autograd, parameter by parameter: one that disagrees, or that no
-rule reaches, takes the general route. So a rule can be missing, but not silently wrong.
+A trial run shows for which parameters they do. Every later forward pass must be like it: the same functions on the same
+parameters, and the outputs of all of them the same for an example in whatever company. Where it is not, as in a model
+that takes another branch, the general route reads from there on.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from richbll.checks import finite_rows
-from richbll.network.batches import Batch, tensors_in
-from richbll.network.capture import Capture, ChangedError, Site, layout_of, slow_attention
-from richbll.network.functional import call_with
+from richbll.errors import RichBLLError
+from richbll.network.batches import Batch, map_tensors, tensors_in
+from richbll.network.capture import Capture, Site, observed
+from richbll.network.company import companies, same_rows
 from richbll.network.gradients import MOST_ROWS, Piece
 from richbll.network.network import Network, forward
-from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
+from richbll.network.outputs import coarsest, same_outputs, same_up_to_rounding
 from richbll.network.reading import Reading
-from richbll.network.rules.rule import SHARED, Layout
-from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows
+from richbll.network.rules.rule import FLAT, SHARED
+from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, place
 from richbll.network.taps import recorded_inputs
-from richbll.rng import child_generator
+from richbll.network.trial import TRIED, Trial, tried
+from richbll.precision import float64_device
 
-_ACTIVATIONS = 3  # so many times the tensors of its ruled calls does an example take while it is read
-_TRIED = 2  # examples of the trial run
+# What these do in a forward pass without gradients is not what they do in one with: their parts are fused.
+_FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,15 @@ class RecordReader:
         self._precision = coarsest(*(p.dtype for p in network.model.parameters()))
         self._names = {id(network.model.get_parameter(name)): name for name in network.parameter_sizes}
         self._others = {id(p) for p in network.model.parameters()} - self._names.keys()
-        self._layouts: list[Layout] = []
-        self._activation_bytes = 1  # of one example
         self._general = network.gradients()
-        ruled = self._tried(batch) if rules and self._names else []
+        found = tried(network, batch, self._names, self._others) if rules and self._names else None
+        trial = found or Trial([], [], {}, activation_bytes=1)
+        described = [_described(site, parts) for site, parts in trial.gradients.items()]
+        ruled = _whole(described, network.parameter_sizes)
+        self._trial = replace(trial, gradients={})
+        self._is_fused = SHARED in trial.layouts or any(isinstance(m, _FUSED) for m in network.model.modules())
         self._rules_hold = bool(ruled)
-        names = {shape.site[0] for shape in ruled}
+        self._ruled = names = {shape.site[0] for shape in ruled}
         self.shapes = ruled + [
             SiteShape((name, 0), size, "general", output_bytes=size * network.model.get_parameter(name).element_size())
             for name, size in network.parameter_sizes.items()
@@ -75,37 +82,56 @@ class RecordReader:
 
     # ------------------------------------------------------------------ reading
 
+    @property
+    def routes(self) -> Tensor:
+        """Which routes have held so far: rules, and vectorised gradients. Later batches go on with these."""
+        return torch.tensor([self._rules_hold, self._general.vectorised])
+
+    @routes.setter
+    def routes(self, held: Tensor) -> None:
+        self._rules_hold, self._general.vectorised = map(bool, held)
+
     def read(self, batch: Batch, sites: Iterable[SiteShape], most_bytes: int) -> Iterator[Record]:
         """The batch in rows that fit, each with its gradients at some sites: (c, n, …), or c = 1 of a chosen output."""
         wanted = list(sites)
-        for rows in self._micro_batches(batch, wanted, most_bytes):
+        start = 0
+        while start < batch.size:
+            rows = slice(start, min(start + self._num_rows(wanted, most_bytes), batch.size))
             part = batch.rows(rows)
-            record = self._by_rules(part, rows, wanted) if self._rules_hold else None
+            record = self._by_rules(part, rows, wanted) if self._rules_hold else self._without_rules(part, rows, wanted)
             if record is None:
-                self._rules_hold = False
-                record = self._without_rules(part, rows, wanted)
-            yield record
+                self._rules_hold = False  # and fewer rows may fit
+                continue
+            yield _beside_float64(record)
+            start = rows.stop
 
-    def _micro_batches(self, batch: Batch, wanted: list[SiteShape], most_bytes: int) -> Iterator[slice]:
-        general = sum(shape.output_bytes for shape in wanted if shape.kind == "general" or not self._rules_hold)
-        per_row = max(1, 2 * general * self._network.num_gradients)
-        count = most_bytes // max(per_row, self._activation_bytes)
-        count = max(1, min(count, MOST_ROWS if general else batch.size))
-        for start in range(0, batch.size, count):
-            yield slice(start, min(start + count, batch.size))
+    def _num_rows(self, wanted: list[SiteShape], most_bytes: int) -> int:
+        """How many fit."""
+        model = self._network.model
+        general = sum(
+            shape.size * model.get_parameter(shape.site[0]).element_size()
+            for shape in wanted
+            if shape.kind == "general" or not self._rules_hold
+        )
+        per_row = max(2 * general * self._network.num_gradients, self._trial.activation_bytes)
+        return max(1, min(most_bytes // per_row, MOST_ROWS)) if general else max(1, most_bytes // per_row)
 
     def _by_rules(self, batch: Batch, rows: slice, wanted: list[SiteShape]) -> Record | None:
         """None when the model was not like its trial run: the general route then reads, or raises the model's error."""
         network = self._network
+        groups = companies(batch.size, everybody=FLAT in self._trial.layouts)
         try:
-            capture, phi_r, f = self._captured(batch, self._layouts)
-            if len(capture.calls) != len(self._layouts) or not self._alone(batch, phi_r, f):
+            capture, phi_r, f = self._captured(batch, torch.cat(groups).to(batch.device))
+            if not (self._like_trial(capture) and self._same_alone(batch, groups, capture, phi_r, f)):
+                return None
+            if self._is_fused and not self._same_fused(batch, phi_r, f):
                 return None
             reading = network.reader.read(batch, f.detach())
-            targets = _targets(f, reading.columns)
             sites = {shape.site for shape in wanted if shape.kind != "general"}
-            gradients = capture.gradients(sites, targets)
-        except ChangedError:
+            gradients = _apart(capture.gradients(sites, _targets(f, reading.columns)))
+        except RichBLLError:
+            raise
+        except Exception:
             return None
         general = [shape for shape in wanted if shape.kind == "general"]
         gradients |= self._dense(batch, f.detach(), reading.columns, general)
@@ -128,108 +154,58 @@ class RecordReader:
         cut = torch.split(phi_m, [shape.size for shape in wanted], dim=2)
         return {shape.site: [Dense(values)] for shape, values in zip(wanted, cut, strict=True)}
 
-    def _captured(self, batch: Batch, layouts: list[Layout] | None) -> tuple[Capture, Tensor, Tensor]:
+    def _captured(self, batch: Batch, rows: Tensor) -> tuple[Capture, Tensor, Tensor]:
         """One forward pass under observation, with features and outputs."""
-        network = self._network
-        with recorded_inputs(network.last_layer.layers(network.model)) as inputs:
-            capture, f = self._observed(batch, layouts)
-        a = network.last_layer.input_rows(inputs, batch.size)
-        return capture, network.checked(a.detach(), f, batch), f
+        capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
+        own = _copied(batch)  # gradients are made from inputs, and a loader may fill the same memory again
+        a, f = self._observed(own, capture)
+        return capture, self._network.checked(a.detach(), f, batch), f
 
-    def _observed(self, batch: Batch, layouts: list[Layout] | None) -> tuple[Capture, Tensor]:
-        capture = Capture(self._names, self._others, batch.size, layouts)
-        with slow_attention(), torch.enable_grad(), capture:
-            raw = self._network.model(*batch.args, **batch.kwargs)
-        return capture, read_output(raw, batch.size)
+    def _observed(self, batch: Batch, capture: Capture) -> tuple[Tensor, Tensor]:
+        """The last layer's input and the outputs."""
+        last_layer, model = self._network.last_layer, self._network.model
+        with recorded_inputs(last_layer.layers(model)) as inputs:
+            f = observed(model, batch, capture)
+        return last_layer.input_rows(inputs, batch.size), f
 
-    def _alone(self, batch: Batch, phi_r: Tensor, f: Tensor) -> bool:
-        """The same without the other examples of the batch, and without observation; for all rows under a mask."""
-        network = self._network
-        masked = any("mask" in name for name in batch.kwargs) or any(
-            tensor.dtype == torch.bool for tensor in tensors_in((batch.args, batch.kwargs))
-        )
-        with torch.no_grad():
-            if masked:
-                raw = network.model(*batch.args, **batch.kwargs)
-                if not same_outputs(read_output(raw, batch.size), f, self._precision):
-                    return False
-            two = torch.tensor([0, batch.size - 1], device=f.device)
-            a, seen = forward(network.model, network.last_layer, batch.rows(two))
-        replaced = f.detach().clone()
-        replaced[two] = seen.to(replaced.dtype)
-        alike = same_up_to_rounding(network.last_layer.features(a), phi_r[two], coarsest(self._precision, a.dtype))
-        return alike and same_outputs(replaced, f, self._precision)
+    # ------------------------------------------------------------------ like the trial run?
 
-    # ------------------------------------------------------------------ before the work
+    def _like_trial(self, capture: Capture) -> bool:
+        """The same functions on the same parameters, with the batch in the same place."""
+        return not capture.changed and capture.pattern == self._trial.pattern and not capture.unruled & self._ruled
 
-    def _tried(self, batch: Batch) -> list[SiteShape]:
-        """The sites whose gradients by rules agree with autograd's. First with outputs spread over examples."""
-        for may_spread in (True, False):
-            try:
-                found = self._trial(batch, may_spread)
-            except Exception:
-                continue  # the next attempt will do, or the general route, or that raises the model's own error
-            if found is not None:
-                return found
-        return []
+    def _same_alone(self, batch: Batch, groups: list[Tensor], capture: Capture, phi_r: Tensor, f: Tensor) -> bool:
+        """Without the other examples: the output of every call, so that its rows are those of the batch, and of all."""
+        layouts, start = self._trial.layouts, 0
+        for rows in groups:
+            everyone, part = torch.arange(len(rows), device=batch.device), slice(start, start + len(rows))
+            alone = Capture(self._names, self._others, len(rows), layouts, everyone, differentiates=False)
+            a, seen = self._observed(batch.rows(rows.to(batch.device)), alone)
+            if not (self._like_trial(alone) and self._same_outputs(rows, a, seen, phi_r, f)):
+                return False
+            calls = [(c.glimpse, other.glimpse) for c, other in zip(capture.calls, alone.calls, strict=True)]
+            pairs = [(mine[part], other) for mine, other in calls if mine is not None and other is not None]
+            if not same_rows(pairs, self._precision):
+                return False
+            start += len(rows)
+        return True
 
-    def _trial(self, batch: Batch, may_spread: bool) -> list[SiteShape] | None:
-        device = next(iter(tensors_in((batch.args, batch.kwargs)))).device
-        pair = batch.rows(torch.tensor([0, batch.size - 1], device=device))
-        three = batch.rows(torch.tensor([0, batch.size - 1, 0], device=device))
-        first, f = self._observed(pair, None)
-        second, _ = self._observed(three, None)
-        shapes = [(a.shape, b.shape) for a, b in zip(first.calls, second.calls, strict=True)]
-        found = [layout_of(small, large, 2, 3) for small, large in shapes]
-        if SHARED not in found and may_spread:
-            may_spread = False
-        unclear = {k for k, layout in enumerate(found) if layout is None or (layout == SHARED and not may_spread)}
-        # a call that is not understood is left alone, and none of its parameters is trusted
-        self._layouts = [0 if k in unclear or layout is None else layout for k, layout in enumerate(found)]
-        left_out = first.unruled | {use.site[0] for use in first.used if use.call in unclear}
-        sites = {use.site for use in first.used if use.site[0] not in left_out}
-        if SHARED in self._layouts:
-            first, f = self._observed(pair, self._layouts)  # once more, with outputs spread over examples
-        first.layouts = self._layouts
-        if not same_up_to_rounding(f, read_output(_plain(self._network, pair), _TRIED), self._precision):
-            return None
-        generator = child_generator(0, "trial")
-        R = torch.randn(2, 1, f.shape[1], generator=generator, dtype=torch.float64).to(f)  # two sums over outputs
-        ruled = first.gradients(sites, [(f * weights).sum() for weights in R])
-        tensors = [t for call in first.calls for t, _ in call.watched]
-        outputs = sum(torch.Size(call.seen).numel() for call in first.calls) * f.element_size()
-        self._activation_bytes = max(1, _ACTIVATIONS * (outputs + _num_bytes(tensors, pair.size)) // pair.size)
-        truth = self._autograd(pair, R, {name for name, _ in sites})
-        largest = max((float(t.abs().max()) for two in truth.values() for t in two), default=0.0)
-        agreed = [
-            _described(site, ruled[site]) for site in sorted(sites) if self._agree(site, ruled[site], truth, largest)
-        ]
-        return _whole(agreed, self._network.parameter_sizes)
-
-    def _autograd(self, pair: Batch, R: Tensor, names: set[str]) -> dict[str, list[Tensor]]:
-        """By plain autograd: of the first sum for the first example, and of the second for the second."""
-        model = self._network.model
-        leaves = {name: model.get_parameter(name).detach().requires_grad_() for name in sorted(names)}
-        constants = {name: p.detach() for name, p in model.named_parameters()}
-        with slow_attention(), torch.enable_grad():
-            f = read_output(call_with(model, constants | leaves, pair.args, pair.kwargs), pair.size)
-        rows: dict[str, list[Tensor]] = {name: [] for name in leaves}
-        for k in range(_TRIED):
-            target = (f[k] * R[k, 0]).sum()
-            grads = torch.autograd.grad(target, list(leaves.values()), retain_graph=k == 0, allow_unused=True)
-            for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
-                rows[name].append((torch.zeros_like(leaf) if grad is None else grad.to_dense()).flatten())
-        return rows
-
-    def _agree(self, site: Site, found: list[Gradient], truth: dict[str, list[Tensor]], largest: float) -> bool:
-        (name, start), size = site, found[0].size
-        got = summed(found, 0, size)
-        allowed = torch.finfo(self._precision).eps ** 0.5
-        for k, whole in enumerate(truth[name]):
-            want = whole[start : start + size].to(got.dtype)
-            if not bool((got[k, k] - want).abs().max() <= allowed * max(float(want.abs().max()), 1e-3 * largest)):
+    def _same_fused(self, batch: Batch, phi_r: Tensor, f: Tensor) -> bool:
+        """As the model runs without gradients and observation; for all rows under a mask."""
+        model, last_layer = self._network.model, self._network.last_layer
+        for rows in companies(batch.size, _is_masked(batch)):
+            with torch.no_grad():
+                a, seen = forward(model, last_layer, batch.rows(rows.to(batch.device)))
+            if not self._same_outputs(rows, a, seen, phi_r, f):
                 return False
         return True
+
+    def _same_outputs(self, rows: Tensor, a: Tensor, seen: Tensor, phi_r: Tensor, f: Tensor) -> bool:
+        """Features and outputs of some rows."""
+        alone = f.detach().clone()
+        alone[rows] = seen.to(alone.dtype)
+        features, precision = self._network.last_layer.features(a), coarsest(self._precision, a.dtype)
+        return same_up_to_rounding(features, phi_r[rows], precision) and same_outputs(alone, f, self._precision)
 
 
 def summed(parts: list[Gradient], start: int, stop: int) -> Tensor:
@@ -238,6 +214,20 @@ def summed(parts: list[Gradient], start: int, stop: int) -> Tensor:
     for part in parts[1:]:
         total = total + part.dense(start, stop)
     return total
+
+
+def _beside_float64(record: Record) -> Record:
+    """On the device where sums are kept: the model's, or the CPU for one that has no float64."""
+    device = float64_device(record.phi_r.device)
+    if device == record.phi_r.device:
+        return record
+
+    def moved(gradient: Any) -> Any:
+        values = {field.name: getattr(gradient, field.name) for field in fields(gradient)}
+        return replace(gradient, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)})
+
+    gradients = {site: [moved(use) for use in uses] for site, uses in record.gradients.items()}
+    return replace(record, phi_r=record.phi_r.to(device), f=record.f.to(device), gradients=gradients)
 
 
 def check_finite(batch: Batch, squared_norms: Tensor) -> None:
@@ -252,28 +242,43 @@ def _targets(f: Tensor, columns: Tensor | None) -> list[Tensor]:
     return [f.gather(1, columns.unsqueeze(1)).sum()]
 
 
-def _plain(network: Network, batch: Batch) -> object:
-    with torch.no_grad():
-        return network.model(*batch.args, **batch.kwargs)
+def _apart(gradients: dict[Site, list[Gradient]]) -> dict[Site, list[Gradient]]:
+    """Left factors that begin at one address are the same: one that is a view of another gets memory of its own."""
+    first: dict[int, tuple[int, ...]] = {}
+    moved: dict[tuple[int, ...], Tensor] = {}
+    for uses in gradients.values():
+        for k, use in enumerate(uses):
+            if not isinstance(use, Outer):
+                continue
+            where = place(use.left)
+            if first.setdefault(where[0], where) != where:
+                moved.setdefault(where, use.left.clone())
+                uses[k] = Outer(moved[where], use.right)
+    return gradients
 
 
-def _num_bytes(tensors: list[Tensor], num_rows: int) -> int:
-    """Of tensors that have the batch in them somewhere."""
-    distinct = {id(t): t for t in tensors if any(size % num_rows == 0 for size in t.shape[:2])}
-    return sum(t.numel() * t.element_size() for t in distinct.values() if not isinstance(t, torch.nn.Parameter))
+def _is_masked(batch: Batch) -> bool:
+    tensors = tensors_in((batch.args, batch.kwargs))
+    return any("mask" in name for name in batch.kwargs) or any(tensor.dtype == torch.bool for tensor in tensors)
+
+
+def _copied(batch: Batch) -> Batch:
+    """With inputs of its own."""
+    args, kwargs = map_tensors((batch.args, batch.kwargs), torch.clone)
+    return replace(batch, args=args, kwargs=kwargs)
 
 
 def _described(site: Site, parts: list[Gradient]) -> SiteShape:
     size = parts[0].size
     held = [t for part in parts for t in part.tensors]
-    row_bytes = sum(t.numel() * t.element_size() // _TRIED for t in held if t.shape[0] == 1 or t.ndim == 2)
-    output_bytes = sum(t.numel() * t.element_size() // (2 * _TRIED) for t in held if t.shape[0] == 2 and t.ndim > 2)
+    row_bytes = sum(t.numel() * t.element_size() // TRIED for t in held if t.shape[0] == 1 or t.ndim == 2)
+    output_bytes = sum(t.numel() * t.element_size() // (2 * TRIED) for t in held if t.shape[0] == 2 and t.ndim > 2)
     kind, positions, widths, group = "vector", 1, (0, 0), 0
     if all(isinstance(part, Outer) for part in parts):
         outers = [part for part in parts if isinstance(part, Outer)]
         kind, positions = "linear", sum(part.left.shape[2] for part in outers)
         widths = (outers[0].left.shape[3], outers[0].right.shape[3])
-        group = hash(tuple(part.left.data_ptr() for part in outers))
+        group = hash(tuple(place(part.left) for part in outers))
     elif all(isinstance(part, Windows) for part in parts):
         windows = [part for part in parts if isinstance(part, Windows)]
         kind, positions = "convolution", sum(part.g[0, 0, 0].numel() for part in windows)
@@ -287,7 +292,11 @@ def _described(site: Site, parts: list[Gradient]) -> SiteShape:
 
 def _whole(agreed: list[SiteShape], sizes: dict[str, int]) -> list[SiteShape]:
     """Only parameters all of whose elements are covered, each once, in the model's order."""
-    covered: dict[str, int] = {}
-    for shape in agreed:
-        covered[shape.site[0]] = covered.get(shape.site[0], 0) + shape.size
-    return [s for name, size in sizes.items() if covered.get(name) == size for s in agreed if s.site[0] == name]
+    whole: list[SiteShape] = []
+    for name, size in sizes.items():
+        parts = sorted((shape for shape in agreed if shape.site[0] == name), key=lambda shape: shape.site[1])
+        ends = list(accumulate(shape.size for shape in parts))
+        if ends and [shape.site[1] for shape in parts] == [0, *ends[:-1]] and ends[-1] == size:
+            whole += parts
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(shape.group for shape in whole))}
+    return [replace(shape, group=numbers[shape.group]) for shape in whole]

@@ -183,7 +183,7 @@ class Windows:
             first, last = first // per_group * per_group, -(-last // per_group) * per_group
         groups = range(first // per_group, -(-last // per_group))
         width = self.x.shape[2] // self.groups
-        x = wide(self.x[:, :, groups.start * width : groups.stop * width])
+        x = wide(self._reached[:, :, groups.start * width : groups.stop * width])
         g = wide(self.g[:, :, first:last])
         parts = [self._one_output(x[min(k, len(x) - 1)], g[min(k, len(g) - 1)], len(groups)) for k in self._outputs()]
         flat = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
@@ -201,15 +201,15 @@ class Windows:
             if not unfolded:
                 yield rows, slice(0, stop - start), some.dense(start, stop)
                 continue
-            outer = Outer(some.g.flatten(3).mT, some._columns(wide(some.x[0])).mT.unsqueeze(0))
-            for _, elements, J in outer.pieces(start, stop):
-                yield rows, elements, J
+            outer = Outer(some.g.flatten(3).mT, some._columns(wide(some._reached[0])).mT.unsqueeze(0))
+            for part, elements, J in outer.pieces(start, stop):
+                yield slice(i + part.start, i + part.stop), elements, J
 
     def unfolded(self) -> Outer | None:
         """The same as outer products with windows, where it has one group and two dimensions."""
         if self.groups > 1 or len(self.kernel) != 2:
             return None
-        columns = torch.stack([self._columns(wide(x)) for x in self.x])
+        columns = torch.stack([self._columns(wide(x)) for x in self._reached])
         return Outer(self.g.flatten(3).mT, columns.mT)
 
     def _is_unfolded(self) -> bool:
@@ -217,12 +217,16 @@ class Windows:
 
     def _columns(self, x: Tensor) -> Tensor:
         """Windows of x at the positions of g."""  # (n, d_x · kernel, T)
-        columns = unfold(x, self.kernel, dilation=self.dilation, stride=self.stride)
-        found, wanted = self._positions(x), self.g.shape[3:]
-        if found == tuple(wanted):
-            return columns
-        shaped = columns.view(*columns.shape[:2], *found)  # a stride can leave positions over that g does not have
-        return shaped[:, :, : wanted[0], : wanted[1]].flatten(2)
+        return unfold(x, self.kernel, dilation=self.dilation, stride=self.stride)
+
+    @property
+    def _reached(self) -> Tensor:
+        """x without what lies behind the last window: a transposed convolution can have more of it than a stride."""
+        reached = self.x
+        sizes = zip(self.g.shape[3:], self.kernel, self.stride, self.dilation, strict=True)
+        for dim, (count, k, s, d) in enumerate(sizes, start=3):
+            reached = reached.narrow(dim, 0, (count - 1) * s + d * (k - 1) + 1)
+        return reached
 
     def _outputs(self) -> range:
         return range(max(len(self.x), len(self.g)))
@@ -254,10 +258,6 @@ class Windows:
             [False, True, False],
         )[1]
         return found.reshape(n, -1)
-
-    def _positions(self, x: Tensor) -> tuple[int, ...]:
-        sizes = zip(x.shape[2:], self.kernel, self.stride, self.dilation, strict=True)
-        return tuple((size - d * (k - 1) - 1) // s + 1 for size, k, s, d in sizes)
 
     def kept(self) -> "Windows":
         """The same."""
@@ -333,6 +333,11 @@ class Rows:
 def wide(values: Tensor) -> Tensor:
     """In at least float32: sums of bfloat16 products are too coarse."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def place(values: Tensor) -> tuple[int, ...]:
+    """Equal for the same memory, read in the same way. A view of a part can begin where the whole begins."""
+    return (values.data_ptr(), *values.shape, *values.stride())
 
 
 def owned(values: Tensor) -> Tensor:

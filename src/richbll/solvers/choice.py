@@ -10,10 +10,11 @@ from richbll.solvers import named_solver, solver_names
 from richbll.solvers.cross import check_fits as check_cross_fits
 from richbll.solvers.cross import cross_bytes
 from richbll.solvers.plan import Plan, Size, additive_plan, exact_plan, must_fit
-from richbll.solvers.sketch import Sketched
+from richbll.solvers.sketch import Sketched, sketch_bytes
 from richbll.solvers.sketch import check_fits as check_sketch_fits
 from richbll.solvers.solution import Solver, Source
 
+_SKETCH = Sketched()
 _MOST_PASSES = 16  # over the data, in blocks of parameters; beyond that a sketch is the better bargain
 
 
@@ -23,7 +24,9 @@ def choose_solver(solver: str | Solver, network: Network, source: Source, memory
         return solver
     name = one_of("solver", solver, ["auto", *solver_names()])
     if name == "auto":
-        name = automatic(network, source, memory, source.num_rows)
+        with source.ranks.together("choosing a solver"):
+            name = automatic(network, source, memory, source.num_rows)
+        name = max(source.ranks.texts(name), key=("exact", "cross", "sketch").index)  # what fits everywhere
         if name == "sketch":
             m, c, r = _sizes(network)
             warnings.warn(
@@ -46,7 +49,8 @@ def automatic(
             return "exact"
         shapes = (reader or RecordReader(network, source.peek())).shapes
         plan = exact_plan(shapes, Size(num_rows, r, c, memory), may_cache=not source.keeps_state)
-        return "exact" if plan.num_passes <= _MOST_PASSES else "sketch"
+        many = plan.num_passes > _MOST_PASSES and sketch_bytes(c, _SKETCH.size, r) <= memory // 2
+        return "sketch" if many else "exact"
     return "cross" if cross_bytes(c, m, r) <= memory * 3 // 4 else "sketch"
 
 

@@ -4,18 +4,20 @@ H = VᵀΦ^rᵀ Φ^m Φ^mᵀ Φ^r V follows afterwards. Rounding is amplified wh
 products are formed in float64; `exact` needs no such care.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection, spectrum_of
+from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
 from richbll.network.records import Record, RecordReader, check_finite
+from richbll.precision import float64_device, no_autocast
 from richbll.solvers.plan import must_fit
 from richbll.solvers.routes.explicit import add_product, ranges_of
-from richbll.solvers.solution import AddedMoments, Solution, Source, State
+from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, read_records
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
@@ -23,11 +25,10 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     c, r = network.num_gradients, network.last_layer.num_features
     m = sum(network.parameter_sizes.values())
     check_fits(c, m, r, memory)
-    with stream.ranks.together("the first batch"):
-        reader = RecordReader(network, stream.peek())
+    reader = tried_reader(network, stream)
     state: State = {
-        "cross": torch.zeros(c, m, r, dtype=torch.float64, device=network.device),
-        "trace": torch.zeros(c, dtype=torch.float64, device=network.device),
+        "cross": torch.zeros(c, m, r, dtype=torch.float64, device=float64_device(network.device)),
+        "trace": torch.zeros(c, dtype=torch.float64, device=float64_device(network.device)),
     }
     return additive(network, reader, stream, state, memory, _Cross(network, reader, memory))
 
@@ -35,8 +36,11 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
 class _Cross:
     """Adds a record to the cross moment. Parameters are in the model's order, whatever rules there are."""
 
+    solver = "cross"
+
     def __init__(self, network: Network, reader: RecordReader, memory: int) -> None:
         self._shapes, self._memory = reader.shapes, memory
+        self.sketch: dict[str, Any] = {}
         self._begins, begin = {}, 0
         for name, size in network.parameter_sizes.items():
             self._begins[name] = begin
@@ -59,6 +63,14 @@ class _Cross:
 class AddRecord(Protocol):
     """Adds a record to a cross moment in place, and returns the examples' squared norms (c, n)."""
 
+    @property
+    def solver(self) -> str:
+        """The name of the kind of cross moment."""
+
+    @property
+    def sketch(self) -> dict[str, Any]:
+        """What a random projection is drawn from, in words and numbers; nothing for the cross moment itself."""
+
     def __call__(self, cross: Tensor, record: Record) -> Tensor:
         """One more record."""
 
@@ -72,16 +84,18 @@ def additive(
     dtype = torch.float64
     with ranks.together("features and gradients"):
         dtype = network.features(stream.peek())[0].dtype
-        for batch in stream.batches("features and gradients", state):
-            for record in reader.read(batch, reader.shapes, memory // 8):
-                adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
-                if reader.shapes:
+        records = read_records(reader, stream, "features and gradients", state, reader.shapes, memory // 8)
+        for batch, record in records:
+            adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
+            if reader.shapes:
+                with no_autocast(record.phi_r.device):
                     norms = add(state["cross"], record)
-                    check_finite(batch.rows(record.rows), norms)
-                    state["trace"] += norms.sum(dim=1, dtype=torch.float64)
+                check_finite(batch.rows(record.rows), norms)
+                state["trace"] += norms.sum(dim=1, dtype=torch.float64)
     moments = adding.total(stream)
     ranks.add(state["cross"], state["trace"])
-    return Solution(moments, projection_from(state["cross"], moments, state["trace"], dtype), state["cross"])
+    projection = projection_from(state["cross"], moments, state["trace"], dtype)
+    return Solution(moments, projection, state["cross"], Additive(add.solver, str(dtype), add.sketch))
 
 
 def projection_from(cross: Tensor, moments: Moments, trace_m: Tensor, dtype: torch.dtype) -> Projection:

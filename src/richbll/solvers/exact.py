@@ -14,16 +14,18 @@ from torch import Tensor
 from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection, Spectrum, is_well_conditioned, refined_projection, spectrum_of
 from richbll.errors import DataChangedError
+from richbll.network.agreement import tried_reader
 from richbll.network.batches import Batch
 from richbll.network.capture import Site
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
 from richbll.network.records import RecordReader, SiteShape, check_finite
 from richbll.network.structure import Gradient
+from richbll.precision import no_autocast
 from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
 from richbll.solvers.routes.explicit import Range, add_product, blocks_of_ranges, kept_energy, ranges_of
-from richbll.solvers.routes.gram import gram_energy, joined, keep_rows, kept_rows
-from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments
+from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
+from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
 _SLICE = 2**16  # parameters at a time when C is squared
 
@@ -40,8 +42,7 @@ class _Kept:
 def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, within a number of bytes."""
     ranks = stream.ranks
-    with ranks.together("the first batch"):
-        reader = RecordReader(network, stream.peek())
+    reader = tried_reader(network, stream)
     size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
     if ranks.all_agree(plan.cached and bool(reader.shapes)):
@@ -61,8 +62,11 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
                 adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
                 gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}
                 kept.append(_Kept(batch.rows(record.rows), record.phi_r, gradients))
+        if not kept:  # all rows of a subsample are with other processes
+            none = stream.peek().rows(slice(0, 0))
+            kept.append(_Kept(none, network.features(stream.peek())[0][:0], {}))
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
-    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
+    spectrum = _spectrum(moments, dtype, ranks)
     whitener = spectrum.rough_whitener
     U = [part.phi_r.to(torch.float64) @ whitener for part in kept]  # (n, alive)
     UtU = None
@@ -73,7 +77,8 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
         ranks.add(UtU)
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
-    H, trace = _energy(kept, [u.to(working(dtype)) for u in U], plan, size, ranks)
+    with no_autocast(whitener.device):
+        H, trace = _energy(kept, [u.to(working(dtype)) for u in U], plan, size, ranks)
     return Solution(moments, _projection(spectrum, UtU, H, trace, dtype))
 
 
@@ -85,14 +90,15 @@ def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: R
     parts = [part.gradients for part in kept]
     explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
     if explicit and alive:
-        most = size.memory // 8 // (4 * c * alive)
+        most = size.memory // 8 // (4 * c * alive * ranks.size)
         more, norms = kept_energy(parts, ranges_of(explicit, max(1, most)), U, c, ranks)
-        for part, squared in zip(kept, norms, strict=True):
-            check_finite(part.batch, squared)
-            trace += squared.sum(dim=1)
+        with ranks.together("gradients"):
+            for part, squared in zip(kept, norms, strict=True):
+                check_finite(part.batch, squared)
+                trace += squared.sum(dim=1)
         H += more
     if others and alive:
-        more, extra = gram_energy(joined(parts, others, ranks), ranks.rows(torch.cat(U)), c, ranks)
+        more, extra = gram_energy(joined(parts, others, ranks, device), ranks.rows(torch.cat(U)), c, ranks)
         H += more
         trace += extra
     ranks.add(H, trace)
@@ -104,7 +110,7 @@ def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: R
 
 def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: int) -> Solution:
     moments, dtype = feature_moments(network, stream)
-    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
+    spectrum = _spectrum(moments, dtype, stream.ranks)
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=False)
     c, alive, device = size.num_gradients, size.rank, moments.gram_projection.device
@@ -123,7 +129,8 @@ def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: 
         again = _Again(network, reader, spectrum, block, others if number == 1 else [], memory)
         with stream.ranks.together(task):
             again.read(stream, task)
-        more, extra = again.energy(stream.ranks, moments, dtype)
+        with no_autocast(device):
+            more, extra = again.energy(stream.ranks, moments, dtype)
         H += more
         trace += extra
         UtU = again.state["UtU"]
@@ -158,12 +165,13 @@ class _Again:
 
     def read(self, stream: Source, task: str) -> None:
         """Add up over all batches."""
-        for batch in stream.batches(task, self.state):
-            for record in self._reader.read(batch, self._wanted, self._memory // 4):
-                phi = record.phi_r.to(torch.float64)
-                U = phi @ self._whitener  # (n, alive)
-                self.state["gram"] += phi.mT @ phi
-                self.state["UtU"] += U.mT @ U
+        records = read_records(self._reader, stream, task, self.state, self._wanted, self._memory // 4)
+        for batch, record in records:
+            phi = record.phi_r.to(torch.float64)
+            U = phi @ self._whitener  # (n, alive)
+            self.state["gram"] += phi.mT @ phi
+            self.state["UtU"] += U.mT @ U
+            with no_autocast(U.device):
                 self._add(batch.rows(record.rows), record.gradients, U.to(working(record.phi_r.dtype)))
 
     def _add(self, batch: Batch, gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
@@ -183,26 +191,39 @@ class _Again:
             keep_rows(self.state, self._others, gradients, U)
 
     def energy(self, ranks: Ranks, moments: Moments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """H and tr K of this pass, from all processes."""
+        """H and tr K of this pass, from all processes. What is large leaves the state, which a checkpoint may keep."""
+        if "H" in self.state:
+            return self.state["H"], self.state["trace"]
         ranks.add(self.state["gram"], self.state["UtU"])
         _check_same_data(moments.gram_projection, self.state["gram"], dtype)
         C, trace = self.state.pop("C"), self.state["trace"]
         c, alive = C.shape[:2]
         H = torch.zeros(c, alive, alive, dtype=torch.float64, device=C.device)
-        for number, start in enumerate(range(0, C.shape[2], _SLICE)):
-            part = C[:, :, start : start + _SLICE].contiguous()
-            owner = number % ranks.size
-            ranks.add_at(owner, part)
-            if owner == ranks.rank:
-                part = part.to(working(dtype))
-                H += part @ part.mT
+        step = -(-_SLICE // ranks.size)
+        for start in range(0, C.shape[2], step * ranks.size):
+            parts = [C[:, :, begin : begin + step] for begin in range(start, start + step * ranks.size, step)]
+            flat = torch.cat([part.to(working(dtype)).flatten() for part in parts])
+            own = ranks.share(flat, [part.numel() for part in parts])
+            if len(own):
+                square = own.view(c, alive, -1)
+                H += square @ square.mT
         if self._others:
+            self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
             rows, U = kept_rows(self.state, self._others, ranks)
             more, extra = gram_energy(rows, U, c, ranks)
             H += more
             trace = trace + extra
         ranks.add(H, trace)
+        drop_rows(self.state)
+        self.state |= {"H": H, "trace": trace}
         return H, trace
+
+
+def _spectrum(moments: Moments, dtype: torch.dtype, ranks: Ranks) -> Spectrum:
+    """The first process's in all of them: eigenvectors of close eigenvalues are as different as rounding is."""
+    spectrum = spectrum_of(moments.gram_projection, moments.num_rows, dtype)
+    ranks.same(spectrum.Q, spectrum.s)
+    return spectrum
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -211,7 +232,9 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 def _projection(spectrum: Spectrum, UtU: Tensor | None, H: Tensor, trace: Tensor, dtype: torch.dtype) -> Projection:
-    return Projection(spectrum, H, trace) if UtU is None else refined_projection(spectrum, UtU, H, trace, dtype)
+    if UtU is None:  # directions below the rounding of the features are alive, but not kept
+        return Projection(spectrum, H[:, : spectrum.rank, : spectrum.rank], trace)
+    return refined_projection(spectrum, UtU, H, trace, dtype)
 
 
 def _check_same_data(first: Tensor, second: Tensor, dtype: torch.dtype) -> None:

@@ -5,15 +5,19 @@ of AᵀA is about √((1 + sr)/q) with sr = tr(AᵀA)² / ‖AᵀA‖²_F.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from richbll.checks import one_of, whole_number
+from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
-from richbll.network.records import Record, RecordReader, summed
+from richbll.network.records import Record, RecordReader, SiteShape, summed
 from richbll.network.structure import Gradient, Outer, Piece, Windows
+from richbll.precision import float64_device
+from richbll.rng import child_seed
 from richbll.sketches import Sketch, make_sketch, sketch_names
 from richbll.solvers.cross import additive
 from richbll.solvers.plan import must_fit
@@ -56,11 +60,10 @@ class Sketched:
         """Read the data once."""
         c, r = network.num_gradients, network.last_layer.num_features
         check_fits(c, self.size, r, memory)
-        with stream.ranks.together("the first batch"):
-            reader = RecordReader(network, stream.peek(), rules=self.rules)
+        reader = tried_reader(network, stream, self.rules)
         state = {
-            "cross": torch.zeros(c, self.size, r, dtype=torch.float64, device=network.device),
-            "trace": torch.zeros(c, dtype=torch.float64, device=network.device),
+            "cross": torch.zeros(c, self.size, r, dtype=torch.float64, device=float64_device(network.device)),
+            "trace": torch.zeros(c, dtype=torch.float64, device=float64_device(network.device)),
         }
         return additive(network, reader, stream, state, memory, _Adding(self, reader))
 
@@ -68,8 +71,12 @@ class Sketched:
 class _Adding:
     """Adds a record to E."""
 
+    solver = "sketch"
+
     def __init__(self, sketched: Sketched, reader: RecordReader) -> None:
         self._reader, self._kind = reader, sketched.kind
+        sites = repr([(shape.site, shape.size, shape.kind) for shape in reader.shapes])
+        self.sketch: dict[str, Any] = asdict(sketched) | {"sites": f"{child_seed(0, sites):x}"}
         flat, factored = ("fold", "tensor_sketch") if sketched.kind == "auto" else (sketched.kind, sketched.kind)
         self._flat = make_sketch(flat, sketched.size, sketched.seed)
         self._factored = make_sketch(factored, sketched.size, sketched.seed)
@@ -80,15 +87,15 @@ class _Adding:
         total = torch.zeros(len(cross), len(phi), cross.shape[1], dtype=working(record.phi_r), device=phi.device)
         for shape in self._reader.shapes:
             name, start = shape.site
-            total += self._sketched(f"{name}[{start}:]", record.gradients[shape.site], shape.size)
+            total += self._sketched(f"{name}[{start}:]", record.gradients[shape.site], shape)
         cross += total.to(torch.float64).mT @ phi
         return torch.linalg.vector_norm(total, dim=2, dtype=torch.float64).square()
 
-    def _sketched(self, address: str, uses: list[Gradient], size: int) -> Tensor:
+    def _sketched(self, address: str, uses: list[Gradient], shape: SiteShape) -> Tensor:
         """Of one site: by its factors, in the pieces that it comes in, or in ranges of all examples."""  # (c, n, q)
-        outer = _as_outer(uses) if self._kind in _BY_FACTORS else None
-        if outer is not None and (self._kind != "auto" or self._is_wide(outer)):
-            return _of_factors(self._factored, address, outer)
+        size = shape.size
+        if self._by_factors(shape):
+            return _of_factors(self._factored, address, _as_outer(uses, shape))
         c, n = _leading(uses)
         held = uses[0].tensors[-1]
         total = torch.zeros(c, n, self._flat.size, dtype=working(held), device=held.device)
@@ -97,9 +104,14 @@ class _Adding:
             total[:, rows] += self._flat.flat(address, flat, elements.start).view(c, -1, self._flat.size)
         return total
 
-    def _is_wide(self, outer: Outer) -> bool:
-        """One position, and so many elements that forming them costs more than transforming the factors."""
-        return outer.left.shape[2] == 1 and outer.size > _WIDE * self._flat.size
+    def _by_factors(self, shape: SiteShape) -> bool:
+        """Decided once for a site, as all of its examples must go through one map.
+
+        "auto": at one position, with so many elements that forming them costs more than transforming the factors.
+        """
+        if self._kind == "auto":
+            return shape.kind == "linear" and shape.positions == 1 and shape.size > _WIDE * self._flat.size
+        return self._kind in _BY_FACTORS and shape.kind in ("linear", "convolution")
 
     def _pieces(self, uses: list[Gradient], size: int) -> Iterator[Piece]:
         if self._kind in _ROW_BY_ROW and len(uses) == 1:
@@ -119,12 +131,16 @@ def _leading(uses: list[Gradient]) -> tuple[int, int]:
     return max(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
 
 
-def _as_outer(uses: list[Gradient]) -> Outer | None:
-    """The factors of a gradient that has them; a convolution's are windows of its input."""
-    if len(uses) > 1:
-        return None
+def _as_outer(uses: list[Gradient], shape: SiteShape) -> Outer:
+    """The factors of a gradient; a convolution's are windows of its input. One without is Σ_t e_t (row t)ᵀ."""
     first = uses[0]
-    return first.unfolded() if isinstance(first, Windows) else first if isinstance(first, Outer) else None
+    found = first.unfolded() if isinstance(first, Windows) else first
+    if len(uses) == 1 and isinstance(found, Outer):
+        return found
+    J = summed(uses, 0, shape.size)  # (c, n, size)
+    rows = J.view(*J.shape[:2], *shape.widths)
+    unit = torch.eye(shape.widths[0], dtype=J.dtype, device=J.device)
+    return Outer(unit.expand(1, J.shape[1], -1, -1), rows)
 
 
 def _of_factors(sketch: Sketch, address: str, outer: Outer) -> Tensor:
@@ -139,11 +155,16 @@ def working(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32)
 
 
+def sketch_bytes(c: int, q: int, r: int) -> int:
+    """What the sketched cross moment takes."""
+    return 8 * c * q * r
+
+
 def check_fits(c: int, q: int, r: int, memory: int) -> None:
     """The sketch, in half of the memory."""
     must_fit(
         f"A sketch of {q} numbers with {r} features and {c} output(s)",
-        8 * c * q * r,
+        sketch_bytes(c, q, r),
         memory // 2,
         "Nothing smaller gives the projection: raise the budget, or take a smaller sketch, "
         "solver=richbll.solvers.sketch.Sketched(size=…).",

@@ -1,8 +1,9 @@
 """What every solver takes and returns."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from richbll.core.projection import Projection
 from richbll.network.batches import Batch
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
+from richbll.network.records import Record, RecordReader, SiteShape
+from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
@@ -38,12 +41,22 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
+class Additive:
+    """What two cross moments must have in common to be added."""
+
+    solver: str
+    feature_dtype: str
+    sketch: dict[str, Any] = field(default_factory=dict)  # what a random projection is drawn from
+
+
+@dataclass(frozen=True)
 class Solution:
     """What is left of the data: its moments and the projection."""
 
     moments: Moments
     projection: Projection
     cross: Tensor | None = None  # (c, m or q, r) Φ^mᵀΦ^r or its sketch, where it is kept: it adds up with later data's
+    additive: Additive | None = None  # with what else
 
 
 class Solver(Protocol):
@@ -64,6 +77,19 @@ def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dt
             reading = network.reader.read(batch, f)
             adding.add(batch_moments(phi_r, reading.weights, reading.residuals))
     return adding.total(stream), dtype
+
+
+def read_records(
+    reader: RecordReader, stream: Source, task: str, state: State, sites: Iterable[SiteShape], most_bytes: int
+) -> Iterator[tuple[Batch, Record]]:
+    """One pass over all records. Which routes hold is part of the state: a pass that is taken up goes the same ways."""
+    sites = list(sites)
+    for batch in stream.batches(task, state):
+        reader.routes = state.get("routes", reader.routes)
+        for record in reader.read(batch, sites, most_bytes):
+            yield batch, record
+        state["routes"] = reader.routes
+    reader.routes = state.get("routes", reader.routes)
 
 
 class AddedMoments:
@@ -87,9 +113,7 @@ class AddedMoments:
     def total(self, stream: Source) -> Moments:
         """Of all batches and processes, with the number of examples that a subsample stands for."""
         ranks = stream.ranks
-        for name in ("gram_weighted", "residual_sq"):
-            if not ranks.all_agree(name in self.state):
-                self.state.pop(name, None)
+        _make_alike(self.state, stream)
         ranks.add(*(self.state[name] for name in _NAMES if name in self.state))
         num_rows = int(self.state["num_rows"])
         moments = Moments(
@@ -100,6 +124,18 @@ class AddedMoments:
             residual_sq=self.state.get("residual_sq"),
         )
         return moments if stream.num_data is None else replace(moments, num_data=stream.num_data)
+
+
+def _make_alike(state: State, stream: Source) -> None:
+    """What all processes with rows have, in each of them; zeros in one that holds no row of a subsample."""
+    shapes = {name: tuple(state[name].shape) for name in _NAMES if name in state}
+    known = [found for found in map(json.loads, stream.ranks.texts(json.dumps(shapes))) if found]
+    for name in _NAMES:
+        if not all(name in found for found in known):
+            state.pop(name, None)
+        elif name not in state:
+            dtype = torch.int64 if name == "num_rows" else torch.float64
+            state[name] = torch.zeros(known[0][name], dtype=dtype, device=float64_device(stream.peek().device))
 
 
 def _as_tensors(moments: Moments) -> State:

@@ -10,23 +10,28 @@ from richbll.errors import RichBLLWarning
 from richbll.tuning.validation import Scales
 
 _DECADES = 10  # of τ², around the value at which the variance of the logits is 1
+_MOST_ELEMENTS = 2**22  # of variances held at a time: 32 MiB
 
 
 def tune_by_label_nll(squares: Tensor, eigenvalues: Tensor, sigma2: Tensor, nll: Callable[[Tensor], Tensor]) -> Scales:
-    """The τ² of least validation NLL, σ² as it is; `nll` turns logit variances (n, g) into one number.
+    """The τ² of least validation NLL, σ² as it is; `nll` turns t trials of logit variances (t, n, g) into t numbers.
 
     v = Σ_j (φ^r(x)ᵀw_j)² d_j. The same τ² for all classes: there is one network. Two grids, the second finer.
     """
+    at_once = max(1, _MOST_ELEMENTS // squares[..., 0].numel())  # trials that share their draws
 
     def variance(tau2: Tensor) -> Tensor:
         d = tau2 / (1 + tau2 * eigenvalues / sigma2.unsqueeze(-1))  # (g, r)
-        return (squares * d).sum(dim=-1)  # (n, g)
+        return torch.einsum("ngr,gr->ng", squares, d)
+
+    def scores_of(grid: Tensor) -> Tensor:
+        trials = torch.split(grid, at_once)
+        return torch.cat([nll(torch.stack([variance(tau2) for tau2 in some])) for some in trials])
 
     prior = squares.sum(dim=-1).mean()  # the variance at τ² = 1 before any data
     centre = 1 / prior.clamp_min(torch.finfo(prior.dtype).tiny)
     grid = centre * torch.logspace(-_DECADES / 2, _DECADES / 2, 41, dtype=prior.dtype, device=prior.device)
-    scores = torch.stack([nll(variance(tau2)) for tau2 in grid])
-    best = int(scores.argmin())
+    best = int(scores_of(grid).argmin())
     if best in (0, len(grid) - 1):
         end = "lower" if best == 0 else "upper"
         meaning = (
@@ -42,5 +47,5 @@ def tune_by_label_nll(squares: Tensor, eigenvalues: Tensor, sigma2: Tensor, nll:
         grid = torch.logspace(
             grid[best - 1].log10().item(), grid[best + 1].log10().item(), 21, dtype=prior.dtype, device=prior.device
         )
-        best = int(torch.stack([nll(variance(tau2)) for tau2 in grid]).argmin())
+        best = int(scores_of(grid).argmin())
     return Scales(noise_variance=sigma2, prior_variance=grid[best].expand(len(eigenvalues)).clone())

@@ -19,7 +19,7 @@ class Validation:
     """Validation points as the posterior sees them."""
 
     squares: Tensor  # (n, g, r) (φ^r(x)ᵀw_j)²
-    mean: Tensor  # (n, c)
+    mean: Tensor  # (n, c) in the precision of the model's output
     targets: Tensor  # (n, …) as given
 
 
@@ -32,14 +32,14 @@ def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, pr
             if batch.targets is None:
                 raise DataError(f"{batch.where} has no targets: tuning and calibration need held-out targets.")
             columns = network.reader.read(batch, f).columns  # checks the targets; of classes they are the labels
-            part = torch.einsum("nr,grj->ngj", phi_r.to(torch.float64), fitted.posterior.W).square()
-            used += part.numel() * part.element_size()
+            part = torch.einsum("nr,grj->ngj", fitted.beside(phi_r), fitted.posterior.W).square()
+            used += part.numel() * part.element_size() + f.numel() * f.element_size()
             if used > memory // 2:
                 raise MemoryBudgetError(
                     f"{batch.start + batch.size} validation points take {human_bytes(used)}, more than half of "
                     f"memory_budget ({human_bytes(memory)}). Give fewer points; a few thousand are plenty."
                 )
             squares.append(part)
-            means.append(fitted.mean(phi_r, f))
-            targets.append(batch.targets if columns is None else columns)
+            means.append(f.to(part.device) if fitted.pull is None else fitted.mean(phi_r, f))
+            targets.append((batch.targets if columns is None else columns).to(part.device))
     return Validation(torch.cat(squares), torch.cat(means), torch.cat(targets))

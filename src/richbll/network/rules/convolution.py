@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from richbll.network.rules.rule import Examples, Rule, Tracer, Unruled, summed_to
+from richbll.network.rules.rule import FLAT, Examples, Make, Rule, Tracer, Unruled, summed_to
 from richbll.network.structure import Gradient, Windows, padded
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -26,11 +26,11 @@ def convolution(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     groups = given.get("groups", 1)
 
     def by_weight(g: Tensor, examples: Examples) -> Gradient:
-        around = padded(x.detach(), sides)
-        return Windows(examples.first(around).unsqueeze(0), g, kernel, stride, dilation, groups)
+        around = examples.first(padded(x.detach(), sides)).unsqueeze(0)
+        return _over_images(Windows(around, g, kernel, stride, dilation, groups), examples)
 
     z = func(**(given | {"weight": tracer.leaf(weight), "bias": tracer.leaf(bias)}))
-    return tracer.uses(z, (weight, by_weight, 0), (bias, _by_bias, 0))
+    return tracer.uses(z, (weight, by_weight, 0), (bias, _by_bias(z.shape[1], dims), 0))
 
 
 def transposed(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -47,14 +47,26 @@ def transposed(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
     def by_weight(g: Tensor, examples: Examples) -> Gradient:
         inputs = examples.first(x.detach()).unsqueeze(0)
-        return Windows(padded(g, sides), inputs, kernel, stride, dilation, groups)
+        return _over_images(Windows(padded(g, sides), inputs, kernel, stride, dilation, groups), examples)
 
     z = func(**(given | {"weight": tracer.leaf(weight), "bias": tracer.leaf(bias)}))
-    return tracer.uses(z, (weight, by_weight, 0), (bias, _by_bias, 0))
+    return tracer.uses(z, (weight, by_weight, 0), (bias, _by_bias(z.shape[1], dims), 0))
 
 
-def _by_bias(g: Tensor, examples: Examples) -> Gradient:
-    return summed_to(g, (g.shape[2],) + (1,) * (g.ndim - 3))
+def _over_images(windows: Windows, examples: Examples) -> Gradient:
+    """Where an example has several images (n · T of them in all), they are one more dimension, with windows of 1."""
+    if examples.layout == 0:
+        return windows
+    if examples.layout != FLAT or len(windows.kernel) == 3:
+        raise Unruled
+    x, g = windows.x.transpose(2, 3), windows.g.transpose(2, 3)  # (c, n, T, d, …) to (c, n, d, T, …)
+    kernel, stride, dilation = ((1, *each) for each in (windows.kernel, windows.stride, windows.dilation))
+    return Windows(x, g, kernel, stride, dilation, windows.groups)
+
+
+def _by_bias(channels: int, dims: int) -> Make:
+    shape = (channels,) + (1,) * dims
+    return lambda g, examples: summed_to(g, examples.without(shape, dims + 2))
 
 
 def _each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

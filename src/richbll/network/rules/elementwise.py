@@ -17,7 +17,8 @@ def added(sign: float) -> Rule:
             raise Unruled
         first, second = args
         z = func(tracer.leaf(first), tracer.leaf(second))
-        return tracer.uses(z, (first, _by(1.0, first, z), 0), (second, _by(sign, second, z), 0))
+        shape = tuple(z.shape)
+        return tracer.uses(z, (first, _by(1.0, first, shape), 0), (second, _by(sign, second, shape), 0))
 
     return rule
 
@@ -28,30 +29,31 @@ def multiplied(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[st
         raise Unruled
     first, second = args
     z = func(tracer.leaf(first), tracer.leaf(second))
-    return tracer.uses(z, (first, _by(second, first, z), 0), (second, _by(first, second, z), 0))
+    shape = tuple(z.shape)
+    return tracer.uses(z, (first, _by(second, first, shape), 0), (second, _by(first, second, shape), 0))
 
 
 def expanded(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """p, repeated over the batch."""
     parameter = args[0]
     z = func(tracer.leaf(parameter), *args[1:], **kwargs)
-    return tracer.uses(z, (parameter, _by(1.0, parameter, z), 0))
+    return tracer.uses(z, (parameter, _by(1.0, parameter, tuple(z.shape)), 0))
 
 
-def _by(factor: Any, parameter: Any, z: Tensor) -> Make:
+def _by(factor: Any, parameter: Any, z_shape: tuple[int, ...]) -> Make:
     """Σ g · factor over everything that the parameter was broadcast along."""
     shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else ()
 
     def by_parameter(g: Tensor, examples: Examples) -> Gradient:
-        return summed_to(_scaled(g, factor, z, examples), examples.without(shape, z.ndim))
+        return summed_to(_scaled(g, factor, z_shape, examples), examples.without(shape, len(z_shape)))
 
     return by_parameter
 
 
-def _scaled(g: Tensor, factor: Any, z: Tensor, examples: Examples) -> Tensor:
+def _scaled(g: Tensor, factor: Any, z_shape: tuple[int, ...], examples: Examples) -> Tensor:
     if not isinstance(factor, Tensor):
         return g if factor == 1 else g * factor
-    return g * examples.first(factor.detach().expand(z.shape)).unsqueeze(0)
+    return g * examples.first(factor.detach().expand(z_shape)).unsqueeze(0)
 
 
 _ADDITION: dict[object, Rule] = dict.fromkeys((torch.add, Tensor.add, Tensor.__radd__), added(1.0))

@@ -29,6 +29,8 @@ def by_bias(g: Tensor, examples: Examples) -> Gradient:
 def linear(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """`functional.linear(x, W, b)`."""
     x, weight, bias = _bound(args, kwargs, "input", "weight", "bias")
+    if weight.ndim != 2:
+        raise Unruled
     z = func(x, tracer.leaf(weight), tracer.leaf(bias))
     return tracer.uses(z, (weight, by_weight(x.detach()), 0), (bias, by_bias, 0))
 

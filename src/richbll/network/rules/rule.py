@@ -44,7 +44,7 @@ class Examples:
         if self.layout == FLAT:
             if full[0] != 1:
                 raise Unruled
-            return (1, *full)[: num_dims + 1]
+            return full  # where the rows were, there are positions now
         if full[int(self.layout)] != 1:
             raise Unruled
         return full[: int(self.layout)] + full[int(self.layout) + 1 :]

@@ -89,18 +89,31 @@ def kept_energy(
 ) -> tuple[Tensor, list[Tensor]]:
     """H (c, ρ, ρ) float64 from kept gradients, and the squared norms (c, n) of every part's examples.
 
-    The ranges are the same in all processes; each of them squares its share.
+    The ranges are the same in all processes. Of as many as there are processes, each of them squares one.
     """
     rho, working, device = U[0].shape[1], U[0].dtype, U[0].device
-    room = torch.empty(c * rho * max(part.stop - part.start for part in ranges), dtype=working, device=device)
+    rounds = _rounds(ranges, ranks.size)
+    sizes = [
+        [c * rho * (part.stop - part.start) for part in parts] + [0] * (ranks.size - len(parts)) for parts in rounds
+    ]
+    room = torch.empty(max(map(sum, sizes)), dtype=working, device=device)
     H = torch.zeros(c, rho, rho, dtype=torch.float64, device=device)
     norms = [torch.zeros(c, len(u), dtype=torch.float64, device=u.device) for u in U]
-    for number, part in enumerate(ranges):
-        C = room[: c * rho * (part.stop - part.start)].view(c, rho, -1).zero_()
-        for k, (held, u) in enumerate(zip(parts, U, strict=True)):
-            norms[k] += add_product(C, held[part.shape.site], part, u)
-        owner = number % ranks.size
-        ranks.add_at(owner, C)
-        if owner == ranks.rank:
+    for some, pieces in zip(rounds, sizes, strict=True):
+        whole = room[: sum(pieces)].zero_()
+        for part, piece in zip(some, torch.split(whole, pieces), strict=False):
+            for k, (held, u) in enumerate(zip(parts, U, strict=True)):
+                if len(u):
+                    norms[k] += add_product(piece.view(c, rho, -1), held[part.shape.site], part, u)
+        own = ranks.share(whole, pieces)
+        if len(own):
+            C = own.view(c, rho, -1)
             H += C @ C.mT
     return H, norms
+
+
+def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:
+    """So many at a time; for several processes those of about one size together."""
+    if size > 1:
+        ranges = sorted(ranges, key=lambda part: part.start - part.stop)
+    return [ranges[start : start + size] for start in range(0, len(ranges), size)]

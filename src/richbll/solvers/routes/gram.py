@@ -14,11 +14,12 @@ from torch import Tensor
 
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
-from richbll.network.records import SiteShape, summed
+from richbll.network.records import SiteShape
 from richbll.network.structure import Dense, Gradient, Outer
+from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
-_BLOCK = 512  # rows at a time
+_BLOCK = 512  # rows at a time; fewer where several processes share them
 
 
 @dataclass(frozen=True)
@@ -53,32 +54,27 @@ def _plus(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total.add_(more) if total.shape == more.shape else total + more
 
 
-def joined(parts: list[dict[Site, list[Gradient]]], sites: list[SiteShape], ranks: Ranks) -> Rowwise:
+def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, device: torch.device) -> Rowwise:
     """The gradients of all batches and all processes at some sites."""
     outers: dict[Site, list[Outer]] = {}
     dense: dict[Site, Dense] = {}
-    same_left: dict[tuple[int, ...], list[list[Outer]]] = {}  # sites of one use each, as a weight and its bias
-    for shape in sites:
-        held = [part[shape.site] for part in parts]
-        if not all(isinstance(use, Outer) for uses in held for use in uses):
-            values = torch.cat([summed(uses, 0, shape.size) for uses in held], dim=1)
-            dense[shape.site] = Dense(ranks.rows(values, dim=1))
-            continue
-        by_use = [[use for use in uses if isinstance(use, Outer)] for uses in zip(*held, strict=True)]
-        if len(by_use) == 1:
-            key = tuple(use.left.data_ptr() for use in by_use[0])
-            same_left.setdefault(key, []).append(by_use[0])
+    same_left: dict[tuple[int, ...], list[list[Tensor]]] = {}  # sites of one use each, as a weight and its bias
+    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):
+        tensors = form.joined(held_at(parts, shape), device)
+        if not form.by_factors:
+            dense[shape.site] = Dense(ranks.rows(tensors[0], dim=1))
+        elif len(tensors) == 2:
+            same_left.setdefault(form.group, []).append(tensors)
         else:
-            outers[shape.site] = [_joined_outer([uses], ranks) for uses in by_use]
-    for number, members in enumerate(same_left.values()):
-        outers[("with one left factor", number)] = [_joined_outer(members, ranks)]
+            uses = zip(tensors[::2], tensors[1::2], strict=True)
+            outers[shape.site] = [_of_all(left, right, ranks) for left, right in uses]
+    for number, members in enumerate(same_left.values()):  # left (right, right', …)ᵀ
+        right = torch.cat([right for _, right in members], dim=3)
+        outers[("with one left factor", number)] = [_of_all(members[0][0], right, ranks)]
     return Rowwise(outers, dense)
 
 
-def _joined_outer(members: list[list[Outer]], ranks: Ranks) -> Outer:
-    """All examples of some sites that have the same left factor: left (right, right', …)ᵀ."""
-    left = torch.cat([use.left for use in members[0]], dim=1)
-    right = torch.cat([torch.cat([use.right for use in uses], dim=1) for uses in members], dim=3)
+def _of_all(left: Tensor, right: Tensor, ranks: Ranks) -> Outer:
     return Outer(_without_zeros(ranks.rows(left, dim=1)), _without_zeros(ranks.rows(right, dim=1)))
 
 
@@ -102,10 +98,10 @@ def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[G
 
 def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwise, Tensor]:
     """What was kept of all batches, in all processes, and U of all their rows."""
-    parts: list[dict[Site, list[Gradient]]] = []
+    parts: list[dict[Site, Uses]] = []
     count = sum(name.startswith("kept U ") for name in state)
     for number in range(count):
-        part: dict[Site, list[Gradient]] = {shape.site: [] for shape in sites}
+        part: dict[Site, Uses] = {shape.site: [] for shape in sites}
         for place, shape in enumerate(sites):
             use = 0
             while (key := f"kept {number} {place} {use}") + " 0" in state:
@@ -113,12 +109,20 @@ def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwi
                 part[shape.site].append(Dense(first) if second is None else Outer(first, second))
                 use += 1
         parts.append(part)
-    return joined(parts, sites, ranks), ranks.rows(torch.cat([state[f"kept U {number}"] for number in range(count)]))
+    U = torch.cat([state[f"kept U {number}"] for number in range(count)])
+    return joined(parts, sites, ranks, U.device), ranks.rows(U)
+
+
+def drop_rows(state: State) -> None:
+    """Forget what was kept."""
+    for name in [name for name in state if name.startswith("kept ")]:
+        del state[name]
 
 
 def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
     """H (c, ρ, ρ) and tr K (c,), float64. U (N, ρ) is that of all processes; blocks are shared out among them."""
-    (N, rho), block = U.shape, _BLOCK
+    N, rho = U.shape
+    block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
     starts = list(range(0, N, block))

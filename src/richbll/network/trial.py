@@ -1,0 +1,238 @@
+"""Before any work: which rules hold for this model.
+
+The model is run on two and on three examples, the third like the first. The shapes and the values of every call's
+output show where the batch is in it. Then the gradients that rules give are compared with plain autograd's, parameter
+by parameter; one that disagrees, or that no rule reaches, takes the general route. Where a gradient is so small that
+this proves nothing (behind a ReLU that is dead for both examples), the function is called once more by itself, with
+random gradients by its output, and compared. So a rule can be missing, but not silently wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from richbll.network.batches import Batch, map_tensors
+from richbll.network.capture import Call, Capture, Pattern, Site, layout_of, observed, slow_attention
+from richbll.network.company import same_rows
+from richbll.network.functional import call_with
+from richbll.network.network import Network
+from richbll.network.outputs import coarsest, read_output, same_up_to_rounding
+from richbll.network.rules.rule import SHARED, Examples, Layout
+from richbll.network.structure import Gradient
+from richbll.rng import child_generator
+
+TRIED = 2  # examples
+_ACTIVATIONS = 3  # so many times the tensors of its ruled calls does an example take while it is read
+_PROVES = 1e3  # a gradient so many times larger than what is allowed proves something when it agrees
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the trial run has shown."""
+
+    layouts: list[Layout | None]  # of every call
+    pattern: Pattern
+    gradients: dict[Site, list[Gradient]]  # those that agree, of two examples and two sums over outputs
+    activation_bytes: int  # of one example
+
+
+def tried(network: Network, batch: Batch, names: dict[int, str], others: set[int]) -> Trial | None:
+    """First with outputs that all examples share spread over the examples, then with none of them by rules."""
+    for may_spread in (True, False):
+        try:
+            found = _Attempt(network, batch, names, others).run(may_spread)
+        except Exception:
+            continue  # the next attempt will do, or the general route, or that raises the model's own error
+        if found is not None:
+            return found
+    return None
+
+
+class _Attempt:
+    def __init__(self, network: Network, batch: Batch, names: dict[int, str], others: set[int]) -> None:
+        self._network, self._names, self._others = network, names, others
+        self._precision = coarsest(*(p.dtype for p in network.model.parameters()))
+        self._generator = child_generator(0, "trial")
+        self._batch = batch
+
+    def run(self, may_spread: bool) -> Trial | None:
+        first, f = self._observed(TRIED)
+        second, _ = self._observed(TRIED + 1)
+        if first.pattern != second.pattern:
+            return None
+        layouts = [self._layout(a, b) for a, b in zip(first.calls, second.calls, strict=True)]
+        layouts = [layout if may_spread or layout != SHARED else None for layout in layouts]
+        left_out = first.unruled | second.unruled
+        for call, layout in zip(first.calls, layouts, strict=True):
+            if layout is None:  # a call that is not understood is left alone, and none of its parameters is trusted
+                left_out |= {name for name, _ in call.sites}
+        sites = {use.site for use in first.used if use.site[0] not in left_out}
+        if SHARED in layouts:
+            capture, f = self._observed(TRIED, layouts)  # once more, with shared outputs spread over examples
+        else:
+            capture, first.layouts = first, layouts
+        if capture.changed or capture.pattern != first.pattern or not self._like_plain(f):
+            return None
+        R = self._random(TRIED, f.shape[1]).to(f)  # two sums over outputs
+        refused: set[Site] = set()
+        ruled = capture.gradients(sites, [(f * weights).sum() for weights in R], refused)
+        truth = self._autograd(R, {name for name, _ in sites - refused})
+        largest = max(map(_largest, truth.values()), default=0.0)
+        agreed = {site for site in sites - refused if self._agree(site, ruled[site], truth, 1e-3 * largest)}
+        ruled = {site: ruled[site] for site in sorted(agreed)}
+        for call in self._unproved(capture, ruled, truth):
+            if not self._agrees_alone(call, capture):
+                ruled = {site: parts for site, parts in ruled.items() if site not in call.sites}
+        needed = [any(site in ruled for site in call.sites) for call in capture.calls]
+        layouts = [layout if is_needed else None for layout, is_needed in zip(layouts, needed, strict=True)]
+        return Trial(layouts, first.pattern, ruled, self._activation_bytes(capture))
+
+    def _examples(self, count: int) -> Batch:
+        """The first and the last row of the batch, and the first again. New ones each time: a model may change them."""
+        rows = torch.tensor([0, self._batch.size - 1, 0], device=self._batch.device)
+        return self._batch.rows(rows[:count])
+
+    def _observed(self, count: int, layouts: list[Layout | None] | None = None) -> tuple[Capture, Tensor]:
+        batch = self._examples(count)
+        capture = Capture(self._names, self._others, batch.size, layouts)
+        return capture, observed(self._network.model, batch, capture)
+
+    def _layout(self, two: Call, three: Call) -> Layout | None:
+        """By shapes, and by values: row by row the same, whatever other examples there are."""
+        layout = layout_of(two.shape, three.shape, TRIED, TRIED + 1)
+        a, b = two.glimpse, three.glimpse
+        if layout is None or a is None or b is None:
+            return None
+        if layout == SHARED:
+            return layout if same_up_to_rounding(a, b, coarsest(self._precision, a.dtype)) else None
+        pair = Examples(layout, TRIED).first(a)[[0, 1, 0]], Examples(layout, TRIED + 1).first(b)
+        return layout if same_rows([pair], self._precision) else None
+
+    def _like_plain(self, f: Tensor) -> bool:
+        pair = self._examples(TRIED)
+        with torch.no_grad():
+            raw = self._network.model(*pair.args, **pair.kwargs)
+        return same_up_to_rounding(f, read_output(raw, TRIED), self._precision)
+
+    def _random(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self._generator, dtype=torch.float64)
+
+    def _autograd(self, R: Tensor, names: set[str]) -> dict[str, list[Tensor]]:
+        """By plain autograd: of the first sum for the first example, and of the second for the second."""
+        model, pair = self._network.model, self._examples(TRIED)
+        leaves = {name: model.get_parameter(name).detach().requires_grad_() for name in sorted(names)}
+        constants = {name: p.detach() for name, p in model.named_parameters()}
+        with slow_attention(), torch.enable_grad():
+            f = read_output(call_with(model, constants | leaves, pair.args, pair.kwargs), TRIED)
+            return _gradients([(f[k] * R[k]).sum() for k in range(TRIED)], leaves)
+
+    def _agree(self, site: Site, found: list[Gradient], truth: Mapping[str, list[Tensor]], least: float) -> bool:
+        """Within the square root of the precision, relative to the largest element, or to the least that matters."""
+        (name, start), size = site, found[0].size
+        try:
+            got = sum(part.dense(0, size) for part in found)
+            if not isinstance(got, Tensor) or {part.size for part in found} != {size}:
+                return False
+            wants = [whole[start : start + size].to(got.dtype) for whole in truth[name]]
+            pairs = [(got[k, k] - want, want) for k, want in enumerate(wants)]
+            return all(_largest([gap]) <= self._allowed * max(_largest([want]), least) for gap, want in pairs)
+        except Exception:
+            return False  # shapes that do not fit
+
+    @property
+    def _allowed(self) -> float:
+        return torch.finfo(self._precision).eps ** 0.5
+
+    # ------------------------------------------------------------------ a call by itself
+
+    def _unproved(
+        self, capture: Capture, ruled: dict[Site, list[Gradient]], truth: dict[str, list[Tensor]]
+    ) -> list[Call]:
+        """The calls one of whose gradients is so small, beside the largest, that its agreement proves nothing."""
+        found: dict[int, Call] = {}
+        largest = max(map(_largest, truth.values()), default=0.0)
+        for site, parts in ruled.items():
+            numbers = [use.call for use in capture.used if use.site == site]
+            strengths = [_strength(part) for part in parts] if len(parts) > 1 else [_largest(truth[site[0]])]
+            least = _PROVES * self._allowed * max(*strengths, 1e-3 * largest)
+            for number, strength in zip(numbers, strengths, strict=True):
+                if strength <= least:
+                    found[number] = capture.calls[number]
+        return list(found.values())
+
+    def _agrees_alone(self, call: Call, capture: Capture) -> bool:
+        """The same function once more, with the same inputs, and random gradients by its output."""
+        try:
+            return self._alone(call, capture)
+        except Exception:
+            return False  # inside the model, something around it made it run
+
+    def _alone(self, call: Call, capture: Capture) -> bool:
+        assert capture.layouts is not None
+        numbers = [k for k, other in enumerate(capture.calls) if other.asked is call.asked]
+        layouts = [capture.layouts[k] for k in numbers]
+        alone = Capture(self._names, self._others, TRIED, layouts)
+        inputs = {id(t): t.detach() for t, _ in call.watched if id(t) not in self._names}
+        leaves = {id(t): alone.leaf(t) for t, _ in call.watched if id(t) in self._names}
+        func = call.asked[0]
+        args, kwargs = _swapped(call.asked[1:], inputs)
+        with slow_attention(), torch.enable_grad():
+            z = _output(alone.__torch_function__(func, (), args, kwargs))
+            args, kwargs = _swapped((args, kwargs), leaves)
+            plain = _output(func(*args, **kwargs))
+            layout = layouts[-1]
+            if layout is None or alone.changed or alone.pattern != [capture.pattern[k] for k in numbers]:
+                return False
+            R = self._random(TRIED, *z.shape).to(z)
+            sites = {site for other in alone.calls for site in other.sites}
+            ruled = alone.gradients(sites, [(z * weights).sum() for weights in R])
+            examples = Examples(layout, TRIED)
+            rows = R.reshape(TRIED, TRIED, *plain.shape) if layout == SHARED else examples.first(R, lead=1)
+            mine = examples.first(plain)
+            named = {self._names[key]: leaf for key, leaf in leaves.items()}
+            truth = _gradients([(mine[k] * rows[k, k]).sum() for k in range(TRIED)], named)
+        return all(self._agree(site, ruled[site], truth, 0.0) for site in sites)
+
+    def _activation_bytes(self, capture: Capture) -> int:
+        """What an example takes, estimated from the tensors that have the batch in them somewhere."""
+        outputs = sum(torch.Size(call.seen).numel() * call.like.element_size() for call in capture.calls)
+        tensors = {id(t): t for call in capture.calls for t, _ in call.watched}
+        inputs = sum(
+            t.numel() * t.element_size()
+            for t in tensors.values()
+            if any(size % TRIED == 0 for size in t.shape[:2]) and not isinstance(t, torch.nn.Parameter)
+        )
+        return max(1, _ACTIVATIONS * (outputs + inputs) // TRIED)
+
+
+def _gradients(targets: list[Tensor], leaves: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+    """Of each target by every leaf, flattened."""
+    rows: dict[str, list[Tensor]] = {name: [] for name in leaves}
+    for target in targets:
+        grads = torch.autograd.grad(target, list(leaves.values()), retain_graph=True, allow_unused=True)
+        for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
+            rows[name].append((torch.zeros_like(leaf) if grad is None else grad.to_dense()).flatten())
+    return rows
+
+
+def _largest(rows: Sequence[Tensor]) -> float:
+    return max(float(row.abs().max()) if row.numel() else 0.0 for row in rows)
+
+
+def _strength(part: Gradient) -> float:
+    """The largest element of either example's gradient."""
+    values = part.dense(0, part.size)
+    return _largest([values[k, k] for k in range(TRIED)])
+
+
+def _swapped(value: Any, others: dict[int, Tensor]) -> Any:
+    """With other tensors in place of some, by their ids."""
+    return map_tensors(value, lambda tensor: others.get(id(tensor), tensor))
+
+
+def _output(result: Any) -> Tensor:
+    """The output, where attention weights come with it."""
+    return result[0] if isinstance(result, tuple) else result

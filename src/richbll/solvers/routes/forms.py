@@ -1,0 +1,90 @@
+"""How the gradients at a site are held, so that those of all batches and all processes can be joined.
+
+Sequences may be longer in one batch than in another: positions that are filled up with zeros add nothing to an inner
+product. Rules may have failed in one process only: then all of them take dense gradients. A process may have no rows.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from richbll.network.capture import Site
+from richbll.network.ranks import Ranks
+from richbll.network.records import SiteShape, summed
+from richbll.network.structure import Gradient, Outer
+
+Uses = list[Gradient]  # of one parameter by one batch
+
+
+@dataclass(frozen=True)
+class Form:
+    """The tensors of a site, without rows: (c, 0, p) of a dense gradient, or pairs of factors (c or 1, 0, T, d)."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    group: tuple[int, ...]  # sites of one group have the same left factor
+
+    @property
+    def by_factors(self) -> bool:
+        """Whether factors are held, a left and a right one for each use."""
+        return len(self.shapes[0]) == 4
+
+    def joined(self, held: list[Uses], device: torch.device) -> list[Tensor]:
+        """The tensors of all batches of this process."""
+        kinds = zip(self.shapes, self.dtypes, strict=True)
+        parts = [[torch.zeros(shape, dtype=getattr(torch, name), device=device)] for shape, name in kinds]
+        for uses in held:
+            if self.by_factors:
+                tensors = [tensor for use in uses for tensor in use.tensors]
+            else:
+                tensors = [summed(uses, 0, self.shapes[0][2])]
+            for place, tensor in enumerate(tensors):
+                longer = self.shapes[place][2] - tensor.shape[2]
+                parts[place].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
+        return [torch.cat(some, dim=1) for some in parts]
+
+
+def forms_of(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks) -> list[Form]:
+    """Of every site, the same in all processes."""
+    met: dict[tuple[int, ...], int] = {}
+    mine = [_described(held_at(parts, shape), shape, met) for shape in sites]
+    said = [json.loads(text) for text in ranks.texts(json.dumps(mine))]
+    return [_common([own for own in found if own is not None]) for found in zip(*said, strict=True)]
+
+
+def held_at(parts: list[dict[Site, Uses]], shape: SiteShape) -> list[Uses]:
+    """What there is at a site, batch by batch."""
+    return [part[shape.site] for part in parts if part.get(shape.site)]
+
+
+def _described(held: list[Uses], shape: SiteShape, met: dict[tuple[int, ...], int]) -> dict[str, Any] | None:
+    """What this process holds, as JSON takes it; None without rows."""
+    if not held:
+        return None
+    values = summed(held[0], 0, 1)
+    found: dict[str, Any] = {"dense": [len(values), 0, shape.size], "dtype": _name(values), "factors": []}
+    if all(isinstance(use, Outer) for uses in held for use in uses):
+        tensors = [tensor for use in held[0] for tensor in use.tensors]
+        key = tuple(use.tensors[0].data_ptr() for uses in held for use in uses)
+        found["factors"] = [[len(tensor), 0, tensor.shape[3], _name(tensor)] for tensor in tensors]
+        found["longest"] = [max(use.tensors[0].shape[2] for use in uses) for uses in zip(*held, strict=True)]
+        found["group"] = met.setdefault(key, len(met))
+    return found
+
+
+def _common(found: list[dict[str, Any]]) -> Form:
+    """By factors where these differ in nothing but their number of positions."""
+    first = found[0]
+    if not first["factors"] or any(own["factors"] != first["factors"] for own in found):
+        return Form((tuple(first["dense"]),), (first["dtype"],), ())
+    longest = [max(lengths) for lengths in zip(*(own["longest"] for own in found), strict=True)]
+    shapes = [(c, n, longest[place // 2], d) for place, (c, n, d, _) in enumerate(first["factors"])]
+    return Form(tuple(shapes), tuple(name for *_, name in first["factors"]), tuple(own["group"] for own in found))
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
