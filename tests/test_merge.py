@@ -72,7 +72,7 @@ def noisy(x):
         {"solver": "sketch", "ridge": 0.1},
         {"solver": Sketched("rademacher", 64, seed=4), "ridge": 0.1},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in options.items()) or "defaults",
 )
 def test_equals_one_fit(case, targets, tmp_path, options) -> None:
     likelihood = options.get("likelihood", "regression")

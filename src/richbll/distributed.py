@@ -5,7 +5,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -80,7 +80,7 @@ class ProcessGroup:
         get_store = getattr(self._group, "get_group_store", None)
         self._store = None if get_store is None else get_store()
         self._task, self._token, self._block, self._next_look = "the start", "", 0, 0.0
-        self._room = torch.empty(0)
+        self._rooms = [torch.empty(0), torch.empty(0)]
 
     # ------------------------------------------------------------------ failing together
 
@@ -158,22 +158,36 @@ class ProcessGroup:
                 for tensor, part in zip(small, torch.split(flat, [t.numel() for t in small]), strict=True):
                     tensor.copy_(part.view(tensor.shape))
 
-    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Of a flat tensor with one piece for each process, end to end: the sum over all processes of this one's."""
-        mine, sent = sizes[self.rank], pieces.to(self._device_for(pieces)).contiguous()
-        found = self._room_for(self.size * mine, sent)
+    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Callable[[], Tensor]:
+        """Begin to add up a flat tensor with one piece for each process; see `Ranks.share`."""
+        parts = torch.split(pieces.to(self._device_for(pieces)), list(sizes))
+        mine, others = parts[self.rank], [rank for rank in range(self.size) if rank != self.rank]
+        found = torch.split(self._room_for(len(others) * len(mine), pieces), len(mine)) if len(mine) else ()
         with self._speaking("exchange data with the others"):
-            dist.all_to_all_single(found, sent, [mine] * self.size, list(sizes), group=self._group)
-        total = found[:mine]
-        for start in range(mine, self.size * mine, max(1, mine)):
-            total += found[start : start + mine]
-        return total.to(pieces.device)
+            sends = [self._point_to_point(dist.isend, parts[rank], rank) for rank in others if len(parts[rank])]
+            receives = [self._point_to_point(dist.irecv, part, rank) for part, rank in zip(found, others, strict=False)]
+            works = dist.batch_isend_irecv(sends + receives) if sends or receives else []
+
+        def finished() -> Tensor:
+            with self._speaking("exchange data with the others"):
+                for work in works:
+                    work.wait()
+            for part in found:
+                mine.add_(part)
+            return mine.to(pieces.device)
+
+        return finished
+
+    def _point_to_point(self, direction: Any, part: Tensor, rank: int) -> Any:
+        return dist.P2POp(direction, part, dist.get_global_rank(self._group, rank), self._group)
 
     def _room_for(self, count: int, like: Tensor) -> Tensor:
-        """So many elements, in memory that is used again: fresh memory costs as much as the exchange."""
-        if self._room.dtype != like.dtype or self._room.device != like.device or len(self._room) < count:
-            self._room = like.new_empty(count)
-        return self._room[:count]
+        """So many elements of one of two rooms, in turn: fresh memory would cost as much as the exchange."""
+        self._rooms.reverse()
+        room = self._rooms[0]
+        if room.dtype != like.dtype or room.device != like.device or len(room) < count:
+            self._rooms[0] = like.new_empty(count)
+        return self._rooms[0][:count]
 
     def same(self, *tensors: Tensor) -> None:
         """The values of the first process in all of them, in place."""

@@ -327,9 +327,11 @@ feature(
     norm=lambda: nn.LayerNorm(D),
 )
 feature(
-    "layer norm of learned positions",
-    lambda m, x: x * m.norm(m.at(torch.arange(T))),
+    "general: layer norm of learned positions",
+    lambda m, x: x * m.norm(m.at(torch.arange(T))) + m.p,
     (T, D),
+    ("norm.weight", "norm.bias", "at.weight"),
+    p=lambda: parameter(T, D),
     norm=lambda: nn.LayerNorm(D),
     at=lambda: nn.Embedding(T, D),
 )

@@ -11,7 +11,6 @@ from richbll.network.structure import Gradient, Outer, Rows, Windows
 from tests.network.features import FEATURES, C, D, N, T
 from tests.network.ruled import ChosenOutput, assert_equals_truth, by_rule, chosen, read, reader_of, truth
 
-
 # remarks of torch on what it does inside of these models
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel"),

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from richbll.network.batches import Batch
 from richbll.network.outputs import read_output
 from richbll.network.rules import rules
-from richbll.network.rules.rule import FLAT, SHARED, Examples, Layout, Make, Unruled, Used
+from richbll.network.rules.rule import ALIKE, FLAT, ROW, SHARED, Examples, Layout, Make, Unruled, Used
 from richbll.network.structure import Gradient
 
 Site = tuple[str, int]  # a parameter, and the element at which a part of it begins
@@ -56,6 +56,7 @@ class Call:
     edge: GradientEdge | None
     watched: tuple[tuple[Tensor, int], ...]  # inputs that the gradient needs, with their versions
     glimpse: Tensor | None  # values of some rows
+    more_to_see: bool  # these rows are all the same, but not all rows are
 
 
 @dataclass(eq=False)
@@ -85,7 +86,8 @@ class Capture(TorchFunctionMode):
         met = {self.names[id(tensor)] for tensor in _tensors((*args, *kwargs.values())) if id(tensor) in self.names}
         if not met:
             return func(*args, **kwargs)
-        rule = self._rules.get(func)
+        own_transform = torch._C._functorch.maybe_current_level() is not None  # a vmap or a derivative in the model
+        rule = None if own_transform else self._rules.get(func)
         known = (len(self.calls), len(self.used))
         if rule is not None:
             self._asked = (func, args, kwargs)
@@ -119,12 +121,11 @@ class Capture(TorchFunctionMode):
         counted = [(self.names[id(p)], make, start) for p, make, start in used if id(p) in self.names]
         if not counted:
             return output
-        if torch._C._functorch.is_functorch_wrapped_tensor(output):
-            raise Unruled  # inside a vmap or a derivative of the model's own
         layout = self._layout(number, shape)
-        glimpse = self._glimpse(output, layout)
-        if layout == SHARED:
-            output = _spread(output, self.num_rows)
+        glimpse, more_to_see = self._glimpse(output, layout)
+        if layout in ALIKE:
+            output = output if layout == ROW else output.unsqueeze(0)
+            output = output.expand(self.num_rows, *output.shape[1:])  # once for each example
         edge = get_gradient_edge(output) if self.differentiates and output.requires_grad else None
         if self.differentiates and edge is None:  # in a part of the model without gradients
             self.unruled |= {name for name, _, _ in counted}
@@ -132,7 +133,7 @@ class Capture(TorchFunctionMode):
         watched = tuple((t, t._version) for t in _tensors((*args, *kwargs.values())))
         sites = tuple((name, start) for name, _, start in counted)
         like, seen = output.detach().new_empty(0), tuple(output.shape)
-        self.calls.append(Call(self._asked, sites, shape, like, seen, edge, watched, glimpse))
+        self.calls.append(Call(self._asked, sites, shape, like, seen, edge, watched, glimpse, more_to_see))
         self.used += [Use((name, start), number, make) for name, make, start in counted]
         return output
 
@@ -144,15 +145,17 @@ class Capture(TorchFunctionMode):
             return None
         return layout
 
-    def _glimpse(self, output: Tensor, layout: Layout | None) -> Tensor | None:
-        """Values as they are now: the model may change them in place later."""
+    def _glimpse(self, output: Tensor, layout: Layout | None) -> tuple[Tensor | None, bool]:
+        """Values as they are now, since the model may change them in place later, and whether there are others."""
         if self.layouts is None:
-            return output.detach().clone()
+            return output.detach().clone(), False
         if self.rows is None or layout is None:
-            return None
-        if layout == SHARED:
-            return output.detach().clone().expand(len(self.rows), *output.shape)
-        return Examples(layout, self.num_rows).first(output.detach())[self.rows]
+            return None, False
+        if layout in ALIKE:
+            return output.detach().clone().expand(len(self.rows), *output.shape), False
+        by_row = Examples(layout, self.num_rows).first(output.detach())
+        glimpse = by_row[self.rows]
+        return glimpse, bool((glimpse == glimpse[:1]).all()) and bool((by_row != glimpse[:1]).any())
 
     # afterwards
 
@@ -199,7 +202,7 @@ class Capture(TorchFunctionMode):
         call, layout = self.calls[number], self.layouts[number]
         filled = [call.like.new_zeros(call.seen) if g is None else g for g in found]
         g = torch.stack(filled) if len(filled) > 1 else filled[0].unsqueeze(0)
-        if layout == SHARED:
+        if layout in ALIKE:
             return g.reshape(len(g), self.num_rows, *call.shape)
         return g if layout is None else Examples(layout, self.num_rows).first(g, lead=1)
 
@@ -216,16 +219,11 @@ def _fits(shape: tuple[int, ...], layout: Layout, num_rows: int) -> bool:
     """Whether there can be so many examples where the layout says."""
     if layout == SHARED:
         return True
+    if layout == ROW:
+        return shape[:1] == (1,)
     if layout == FLAT:
         return shape[0] % num_rows == 0
     return len(shape) > int(layout) and shape[int(layout)] == num_rows
-
-
-def _spread(output: Tensor, num_rows: int) -> Tensor:
-    """An output that is the same for all examples, once for each."""
-    if output.ndim > 1 and output.shape[0] == 1:
-        return output.expand(num_rows, *output.shape[1:])
-    return output.unsqueeze(0).expand(num_rows, *output.shape)
 
 
 def observed(model: nn.Module, batch: Batch, capture: Capture) -> Tensor:
@@ -251,7 +249,7 @@ def layout_of(small: tuple[int, ...], large: tuple[int, ...], num_small: int, nu
     if len(small) != len(large):
         return None
     if small == large:
-        return SHARED
+        return ROW if len(small) > 1 and small[0] == 1 else SHARED
     for dim in range(min(2, len(small))):
         rest = small[:dim] + small[dim + 1 :] == large[:dim] + large[dim + 1 :]
         if rest and (small[dim], large[dim]) == (num_small, num_large):

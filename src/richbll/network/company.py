@@ -4,23 +4,28 @@ import torch
 from torch import Tensor
 
 from richbll.network.outputs import coarsest
+from richbll.rng import child_generator
 
 _FEWEST, _MOST = 4, 8  # examples of a batch
 
 
 def companies(num_rows: int, everybody: bool) -> list[Tensor]:
-    """A few examples from all over the batch, or everybody in two halves.
+    """A few examples, the ends of the batch among them, or everybody in two halves.
 
     Everybody, where a few say little of the rest: under a mask, and where the positions of all examples are rows of one
-    matrix, in which some may have more rows than others.
+    matrix, in which some may have more rows than others. The order is not the batch's, nor its reverse, and goes up and
+    down: else a model that sorts examples, or turns them round, would do the same to both.
     """
-    if num_rows <= 2:
-        return [torch.tensor([0, num_rows - 1, 0])]
+    last = num_rows - 1
+    if num_rows <= _FEWEST:
+        return [torch.tensor([last, *range(num_rows)])]  # one of them twice
+    generator = child_generator(0, "company", num_rows)
     if everybody:
-        halves = [torch.arange(num_rows)[first::2] for first in (0, 1)]
-        return [half if len(half) > 1 else half.repeat(2) for half in halves]  # one alone can be a case of its own
-    count = min(num_rows // 2, max(_FEWEST, min(_MOST, num_rows // 16)))
-    return [torch.linspace(0, num_rows - 1, max(2, count)).round().long()]
+        order = torch.randperm(num_rows, generator=generator)
+        return [half.sort().values.roll(1) for half in (order[: num_rows // 2], order[num_rows // 2 :])]
+    count = max(_FEWEST, min(_MOST, num_rows // 16))
+    between = 1 + torch.randperm(num_rows - 2, generator=generator)[: count - 2]
+    return [torch.cat([torch.tensor([last, 0]), between])]
 
 
 def same_rows(pairs: list[tuple[Tensor, Tensor]], precision: torch.dtype) -> bool:

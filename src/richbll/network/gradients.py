@@ -2,7 +2,8 @@
 
 Two routes, both exact. `torch.func` vectorises over the examples of a micro-batch; where it refuses (GRU,
 data-dependent control flow) or the model treats a batch of one differently, examples are differentiated one by one.
-Each route is checked against the outputs of the whole batch.
+Each route is checked against the outputs of the whole batch; and what is vectorised also against the gradients of two
+examples, since torch's own rules for it are not all right (PReLU, with as many examples as outputs).
 """
 
 import warnings
@@ -63,6 +64,7 @@ class ExampleGradients:
         self._precision = coarsest(*(parameter.dtype for parameter in self._constants.values()))
         self.vectorised = True  # until a batch shows that it cannot be
         self._heard_of: set[str] = set()
+        self._proved: set[tuple[object, ...]] = set()  # numbers of rows and outputs, and parameters
 
     def micro_batches(
         self, batch: Batch, f: Tensor, block: Block, most_bytes: int | None = None, columns: Tensor | None = None
@@ -94,12 +96,13 @@ class ExampleGradients:
         if self.vectorised:
             try:
                 gradients, seen = self._all_at_once(batch, rows, columns, names)
-                if same_outputs(seen, f, self._precision):
+                if same_outputs(seen, f, self._precision) and self._is_proved(batch, rows, columns, gradients):
                     return gradients
             except Exception:
                 pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
             self.vectorised = False
         gradients, seen = self._one_by_one(batch, rows, columns, names)
+        self._warn_of_silence(names)
         if not same_outputs(seen, f, self._precision):
             raise ModelError(
                 f"In {batch.where} the model's output for an example depends on the other examples of its batch "
@@ -154,8 +157,27 @@ class ExampleGradients:
             by_output = [self._of_one(f_c, chosen) for f_c in f[columns[row - rows.start]]]
             for position, name in enumerate(names):
                 gradients[name].append(torch.stack([by_one[position] for by_one in by_output]))
-        self._warn_of_silence(names)
         return {name: torch.stack(parts) for name, parts in gradients.items()}, torch.stack(seen)
+
+    def _is_proved(self, batch: Batch, rows: slice, columns: Tensor, gradients: dict[str, Tensor]) -> bool:
+        """Whether vectorised gradients are those of autograd: the first example's last output, the last one's first.
+
+        Looked at once for each number of rows: where there is a fault in the vectorising, it is a matter of shapes.
+        """
+        about = (*columns.shape, *gradients)
+        if about in self._proved:
+            return True
+        allowed = torch.finfo(self._precision).eps ** 0.5
+        for row, column in ((0, columns.shape[1] - 1), (len(columns) - 1, 0)):
+            place = slice(rows.start + row, rows.start + row + 1)
+            one, _ = self._one_by_one(batch, place, columns[row : row + 1, column : column + 1], list(gradients))
+            largest = max(float(want.abs().max()) for want in one.values() if want.numel())
+            for name, want in one.items():
+                gap = (gradients[name][row, column] - want[0, 0]).abs()
+                if gap.numel() and not float(gap.max()) <= allowed * max(float(want.abs().max()), 1e-3 * largest):
+                    return False
+        self._proved.add(about)
+        return True
 
     def _of_one(self, f: Tensor, chosen: dict[str, Tensor]) -> list[Tensor]:
         """The gradient of one number by the chosen parameters; zero where it does not depend on one."""

@@ -1,6 +1,6 @@
 """The processes that read data together; here, the one that reads alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -19,8 +19,12 @@ class Ranks(Protocol):
     def add(self, *tensors: Tensor) -> None:
         """Sum over all processes, in place."""
 
-    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Of a flat tensor with one piece for each process, end to end: the sum over all of this one's, until the next."""
+    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Callable[[], Tensor]:
+        """Begin to add up a flat tensor with one piece for each process, end to end.
+
+        What is returned waits for the sum over all processes of this one's piece. It must be asked before the next but
+        one `share` begins, and until then `pieces` must be left alone.
+        """
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """The tensors of all processes, joined along a dimension in which their sizes may differ."""
@@ -50,9 +54,9 @@ class Alone:
     def add(self, *tensors: Tensor) -> None:
         """They are the sum."""
 
-    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Tensor:
+    def share(self, pieces: Tensor, sizes: Sequence[int]) -> Callable[[], Tensor]:
         """The only piece is its own."""
-        return pieces
+        return lambda: pieces
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """It is all there is."""

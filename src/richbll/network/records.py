@@ -22,7 +22,7 @@ from richbll.network.gradients import MOST_ROWS, Piece
 from richbll.network.network import Network, forward
 from richbll.network.outputs import coarsest, same_outputs, same_up_to_rounding
 from richbll.network.reading import Reading
-from richbll.network.rules.rule import FLAT, SHARED
+from richbll.network.rules.rule import ALIKE, FLAT
 from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, place
 from richbll.network.taps import recorded_inputs
 from richbll.network.trial import TRIED, Trial, tried
@@ -71,7 +71,8 @@ class RecordReader:
         described = [_described(site, parts) for site, parts in trial.gradients.items()]
         ruled = _whole(described, network.parameter_sizes)
         self._trial = replace(trial, gradients={})
-        self._is_fused = SHARED in trial.layouts or any(isinstance(m, _FUSED) for m in network.model.modules())
+        is_spread = any(layout in ALIKE for layout in trial.layouts)
+        self._is_fused = is_spread or any(isinstance(module, _FUSED) for module in network.model.modules())
         self._rules_hold = bool(ruled)
         self._ruled = names = {shape.site[0] for shape in ruled}
         self.shapes = ruled + [
@@ -119,9 +120,12 @@ class RecordReader:
     def _by_rules(self, batch: Batch, rows: slice, wanted: list[SiteShape]) -> Record | None:
         """None when the model was not like its trial run: the general route then reads, or raises the model's error."""
         network = self._network
-        groups = companies(batch.size, everybody=FLAT in self._trial.layouts)
         try:
-            capture, phi_r, f = self._captured(batch, torch.cat(groups).to(batch.device))
+            groups = companies(batch.size, everybody=FLAT in self._trial.layouts)
+            capture, phi_r, f = self._captured(batch, groups)
+            if any(call.more_to_see for call in capture.calls):
+                groups = companies(batch.size, everybody=True)
+                capture, phi_r, f = self._captured(batch, groups)
             if not (self._like_trial(capture) and self._same_alone(batch, groups, capture, phi_r, f)):
                 return None
             if self._is_fused and not self._same_fused(batch, phi_r, f):
@@ -154,8 +158,9 @@ class RecordReader:
         cut = torch.split(phi_m, [shape.size for shape in wanted], dim=2)
         return {shape.site: [Dense(values)] for shape, values in zip(wanted, cut, strict=True)}
 
-    def _captured(self, batch: Batch, rows: Tensor) -> tuple[Capture, Tensor, Tensor]:
+    def _captured(self, batch: Batch, groups: list[Tensor]) -> tuple[Capture, Tensor, Tensor]:
         """One forward pass under observation, with features and outputs."""
+        rows = torch.cat(groups).to(batch.device)
         capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
         own = _copied(batch)  # gradients are made from inputs, and a loader may fill the same memory again
         a, f = self._observed(own, capture)

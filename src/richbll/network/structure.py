@@ -43,7 +43,7 @@ class Gradient(Protocol):
         """Elements start … stop, in at least float32."""  # (c, n, stop − start)
 
     def pieces(self, start: int, stop: int) -> Iterator[Piece]:
-        """The same in pieces; elements are counted from `start`."""
+        """The same in pieces, the first examples first; elements are counted from `start`."""
 
     def kept(self) -> "Gradient":
         """The same, without views of larger tensors and without a graph: what a cache holds."""

@@ -1,7 +1,7 @@
 """Before any work: which rules hold for this model.
 
-The model is run on two and on three examples, the third like the first. The shapes and the values of every call's
-output show where the batch is in it. Then the gradients that rules give are compared with plain autograd's, parameter
+The model is run on two and on three examples, two of them the same. The shapes and the values of every call's output
+show where the batch is in it. Then the gradients that rules give are compared with plain autograd's, parameter
 by parameter; one that disagrees, or that no rule reaches, takes the general route. Where a gradient is so small that
 this proves nothing (behind a ReLU that is dead for both examples), the function is called once more by itself, with
 random gradients by its output, and compared. So a rule can be missing, but not silently wrong.
@@ -20,11 +20,12 @@ from richbll.network.company import same_rows
 from richbll.network.functional import call_with
 from richbll.network.network import Network
 from richbll.network.outputs import coarsest, read_output, same_up_to_rounding
-from richbll.network.rules.rule import SHARED, Examples, Layout
+from richbll.network.rules.rule import ALIKE, Examples, Layout
 from richbll.network.structure import Gradient
 from richbll.rng import child_generator
 
 TRIED = 2  # examples
+_THREE = [1, 0, 0]  # which of them, for a run on three: in no order, so that nothing is hidden that sorts or reverses
 _ACTIVATIONS = 3  # so many times the tensors of its ruled calls does an example take while it is read
 _PROVES = 1e3  # a gradient so many times larger than what is allowed proves something when it agrees
 
@@ -64,19 +65,19 @@ class _Attempt:
         if first.pattern != second.pattern:
             return None
         layouts = [self._layout(a, b) for a, b in zip(first.calls, second.calls, strict=True)]
-        layouts = [layout if may_spread or layout != SHARED else None for layout in layouts]
+        layouts = [layout if may_spread or layout not in ALIKE else None for layout in layouts]
         left_out = first.unruled | second.unruled
         for call, layout in zip(first.calls, layouts, strict=True):
             if layout is None:  # a call that is not understood is left alone, and none of its parameters is trusted
                 left_out |= {name for name, _ in call.sites}
         sites = {use.site for use in first.used if use.site[0] not in left_out}
-        if SHARED in layouts:
+        if any(layout in ALIKE for layout in layouts):
             capture, f = self._observed(TRIED, layouts)  # once more, with shared outputs spread over examples
         else:
             capture, first.layouts = first, layouts
         if capture.changed or capture.pattern != first.pattern or not self._like_plain(f):
             return None
-        R = self._random(TRIED, f.shape[1]).to(f)  # two sums over outputs
+        R = self._random(TRIED, *f.shape).to(f)  # two sums over outputs, with weights of their own for each example
         refused: set[Site] = set()
         ruled = capture.gradients(sites, [(f * weights).sum() for weights in R], refused)
         truth = self._autograd(R, {name for name, _ in sites - refused})
@@ -91,9 +92,9 @@ class _Attempt:
         return Trial(layouts, first.pattern, ruled, self._activation_bytes(capture))
 
     def _examples(self, count: int) -> Batch:
-        """The first and the last row of the batch, and the first again. New ones each time: a model may change them."""
-        rows = torch.tensor([0, self._batch.size - 1, 0], device=self._batch.device)
-        return self._batch.rows(rows[:count])
+        """The first row of the batch and the last, or three of these. New ones each time: a model may change them."""
+        rows = torch.tensor([0, 1] if count == TRIED else _THREE, device=self._batch.device)
+        return self._batch.rows(rows * (self._batch.size - 1))
 
     def _observed(self, count: int, layouts: list[Layout | None] | None = None) -> tuple[Capture, Tensor]:
         batch = self._examples(count)
@@ -106,9 +107,9 @@ class _Attempt:
         a, b = two.glimpse, three.glimpse
         if layout is None or a is None or b is None:
             return None
-        if layout == SHARED:
+        if layout in ALIKE:
             return layout if same_up_to_rounding(a, b, coarsest(self._precision, a.dtype)) else None
-        pair = Examples(layout, TRIED).first(a)[[0, 1, 0]], Examples(layout, TRIED + 1).first(b)
+        pair = Examples(layout, TRIED).first(a)[_THREE], Examples(layout, TRIED + 1).first(b)
         return layout if same_rows([pair], self._precision) else None
 
     def _like_plain(self, f: Tensor) -> bool:
@@ -127,7 +128,7 @@ class _Attempt:
         constants = {name: p.detach() for name, p in model.named_parameters()}
         with slow_attention(), torch.enable_grad():
             f = read_output(call_with(model, constants | leaves, pair.args, pair.kwargs), TRIED)
-            return _gradients([(f[k] * R[k]).sum() for k in range(TRIED)], leaves)
+            return _gradients([(f[k] * R[k, k]).sum() for k in range(TRIED)], leaves)
 
     def _agree(self, site: Site, found: list[Gradient], truth: Mapping[str, list[Tensor]], least: float) -> bool:
         """Within the square root of the precision, relative to the largest element, or to the least that matters."""
@@ -156,7 +157,9 @@ class _Attempt:
         largest = max(map(_largest, truth.values()), default=0.0)
         for site, parts in ruled.items():
             numbers = [use.call for use in capture.used if use.site == site]
-            strengths = [_strength(part) for part in parts] if len(parts) > 1 else [_largest(truth[site[0]])]
+            strengths = [_strength(part) for part in parts]
+            if len(parts) == 1 and strengths[0] > 0 and self._agree(site, parts, truth, 0.0):
+                continue
             least = _PROVES * self._allowed * max(*strengths, 1e-3 * largest)
             for number, strength in zip(numbers, strengths, strict=True):
                 if strength <= least:
@@ -164,7 +167,13 @@ class _Attempt:
         return list(found.values())
 
     def _agrees_alone(self, call: Call, capture: Capture) -> bool:
-        """The same function once more, with the same inputs, and random gradients by its output."""
+        """The same function once more, with the same inputs, and random gradients by its output.
+
+        That says nothing of what the model does with an output that was spread over examples: these are not believed.
+        """
+        assert capture.layouts is not None
+        if any(capture.layouts[k] in ALIKE for k, other in enumerate(capture.calls) if other.asked is call.asked):
+            return False
         try:
             return self._alone(call, capture)
         except Exception:
@@ -190,11 +199,11 @@ class _Attempt:
             sites = {site for other in alone.calls for site in other.sites}
             ruled = alone.gradients(sites, [(z * weights).sum() for weights in R])
             examples = Examples(layout, TRIED)
-            rows = R.reshape(TRIED, TRIED, *plain.shape) if layout == SHARED else examples.first(R, lead=1)
-            mine = examples.first(plain)
+            rows, mine = examples.first(R, lead=1), examples.first(plain)
             named = {self._names[key]: leaf for key, leaf in leaves.items()}
             truth = _gradients([(mine[k] * rows[k, k]).sum() for k in range(TRIED)], named)
-        return all(self._agree(site, ruled[site], truth, 0.0) for site in sites)
+        least = 1e-3 * max(map(_largest, truth.values()))
+        return all(self._agree(site, ruled[site], truth, least) for site in sites)
 
     def _activation_bytes(self, capture: Capture) -> int:
         """What an example takes, estimated from the tensors that have the batch in them somewhere."""

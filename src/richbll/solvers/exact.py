@@ -23,7 +23,7 @@ from richbll.network.records import RecordReader, SiteShape, check_finite
 from richbll.network.structure import Gradient
 from richbll.precision import no_autocast
 from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
-from richbll.solvers.routes.explicit import Range, add_product, blocks_of_ranges, kept_energy, ranges_of
+from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, kept_energy, ranges_of
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
@@ -90,7 +90,8 @@ def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: R
     parts = [part.gradients for part in kept]
     explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
     if explicit and alive:
-        most = size.memory // 8 // (4 * c * alive * ranks.size)
+        at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
+        most = size.memory // 8 // (4 * c * alive * at_once)
         more, norms = kept_energy(parts, ranges_of(explicit, max(1, most)), U, c, ranks)
         with ranks.together("gradients"):
             for part, squared in zip(kept, norms, strict=True):
@@ -203,10 +204,7 @@ class _Again:
         for start in range(0, C.shape[2], step * ranks.size):
             parts = [C[:, :, begin : begin + step] for begin in range(start, start + step * ranks.size, step)]
             flat = torch.cat([part.to(working(dtype)).flatten() for part in parts])
-            own = ranks.share(flat, [part.numel() for part in parts])
-            if len(own):
-                square = own.view(c, alive, -1)
-                H += square @ square.mT
+            add_square(H, ranks.share(flat, [part.numel() for part in parts])())
         if self._others:
             self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
             rows, U = kept_rows(self.state, self._others, ranks)

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from richbll.network.structure import Dense, Gradient
 
-SHARED, FLAT = "shared", "flat"
-Layout = int | str  # the dimension of the batch; FLAT: rows (n · T, …); SHARED: the same for all examples
+FLAT = "flat"  # rows (n · T, …)
+SHARED, ROW = "shared", "shared row"  # the same for all examples: (…), or (1, …) where the batch could be
+ALIKE = (SHARED, ROW)
+Layout = int | str  # the dimension of the batch, or one of these
 
 
 class Unruled(Exception):  # noqa: N818
@@ -25,7 +27,7 @@ class Examples:
 
     def first(self, values: Tensor, lead: int = 0) -> Tensor:
         """With the batch right after `lead` leading dimensions; rows (n · T, …) become (n, T, …)."""
-        if self.layout == SHARED:
+        if self.layout in ALIKE:
             shape = values.shape
             return values.unsqueeze(lead).expand(*shape[:lead], self.num_rows, *shape[lead:])
         if self.layout == FLAT:
@@ -39,7 +41,7 @@ class Examples:
     def without(self, shape: tuple[int, ...], num_dims: int) -> tuple[int, ...]:
         """The shape of something that was broadcast against `num_dims` dimensions, without that of the batch."""
         full = (1,) * (num_dims - len(shape)) + tuple(shape)
-        if self.layout == SHARED:
+        if self.layout in ALIKE:
             return full
         if self.layout == FLAT:
             if full[0] != 1:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from richbll.network.rules.rule import SHARED, Examples, Rule, Tracer, Unruled
+from richbll.network.rules.rule import ROW, Examples, Rule, Tracer, Unruled
 from richbll.network.structure import Dense, Gradient
 
 
@@ -19,7 +19,7 @@ def viewed(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         raise Unruled  # perhaps some rows of a matrix, which a batch dimension would turn into others
 
     def by_parameter(g: Tensor, examples: Examples) -> Gradient:
-        if examples.layout != SHARED:
+        if examples.layout != ROW:
             raise Unruled
         pulled = vjp(lambda p: func(p, *how, **kwargs), parameter.detach())[1]
         (back,) = vmap(pulled)(g.flatten(0, 1))

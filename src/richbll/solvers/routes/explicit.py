@@ -4,7 +4,8 @@ From kept gradients a range is made for all examples at once, squared, and forgo
 batches come one by one, C has to wait for the last of them.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -54,17 +55,23 @@ def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
     return blocks
 
 
-def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor) -> Tensor:
-    """C (c, ρ, elements) += UᵀΦ^m of some examples over a range; returns their squared norms over it (c, n)."""
+def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, fresh: bool = False) -> Tensor:
+    """C (c, ρ, elements) += UᵀΦ^m of some examples over a range; returns their squared norms over it (c, n).
+
+    A fresh C holds nothing yet, not even zeros: to fill a large one with them costs some per cent of a fit.
+    """
     (first, *others) = uses
     norms = torch.zeros(len(C), len(U), dtype=torch.float64, device=C.device)
-    if not others and is_sparse(part.shape) and isinstance(first, Rows):
+    sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
+    if fresh and (sparse or len(C) > 1):
+        C.zero_()
+    if sparse and isinstance(first, Rows):
         C += first.product(U, part.start, part.stop).mT
         return first.squared_norms() if part.start == 0 else norms  # the norm is of all of it
     pieces = first.pieces(part.start, part.stop) if not others else _summed_pieces(uses, part)
     for rows, elements, J in pieces:
         if len(C) == 1:
-            C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype))
+            C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype), beta=0 if fresh and rows.start == 0 else 1)
         else:
             C[:, :, elements] += U[rows].mT @ J.to(U.dtype)
         norms[:, rows] += torch.linalg.vector_norm(J, dim=2, dtype=U.dtype).square()
@@ -89,27 +96,37 @@ def kept_energy(
 ) -> tuple[Tensor, list[Tensor]]:
     """H (c, ρ, ρ) float64 from kept gradients, and the squared norms (c, n) of every part's examples.
 
-    The ranges are the same in all processes. Of as many as there are processes, each of them squares one.
+    The ranges are the same in all processes. Of as many as there are processes, each of them squares one, and while
+    these are exchanged the next ones are made.
     """
     rho, working, device = U[0].shape[1], U[0].dtype, U[0].device
-    rounds = _rounds(ranges, ranks.size)
-    sizes = [
-        [c * rho * (part.stop - part.start) for part in parts] + [0] * (ranks.size - len(parts)) for parts in rounds
-    ]
-    room = torch.empty(max(map(sum, sizes)), dtype=working, device=device)
     H = torch.zeros(c, rho, rho, dtype=torch.float64, device=device)
     norms = [torch.zeros(c, len(u), dtype=torch.float64, device=u.device) for u in U]
-    for some, pieces in zip(rounds, sizes, strict=True):
-        whole = room[: sum(pieces)].zero_()
-        for part, piece in zip(some, torch.split(whole, pieces), strict=False):
+    exchanging: deque[Callable[[], Tensor]] = deque()
+    rounds = _rounds(ranges, ranks.size)
+    sizes = [[c * rho * (part.stop - part.start) for part in some] for some in rounds]
+    rooms = [torch.empty(max(map(sum, sizes)), dtype=working, device=device) for _ in range(min(2, ranks.size))]
+    for number, (some, pieces) in enumerate(zip(rounds, sizes, strict=True)):
+        whole = rooms[number % len(rooms)][: sum(pieces)]
+        if not parts[0]:  # no rows
+            whole.zero_()
+        for part, piece in zip(some, torch.split(whole, pieces), strict=True):
             for k, (held, u) in enumerate(zip(parts, U, strict=True)):
-                if len(u):
-                    norms[k] += add_product(piece.view(c, rho, -1), held[part.shape.site], part, u)
-        own = ranks.share(whole, pieces)
-        if len(own):
-            C = own.view(c, rho, -1)
-            H += C @ C.mT
+                if held:
+                    norms[k] += add_product(piece.view(c, rho, -1), held[part.shape.site], part, u, fresh=k == 0)
+        exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
+        if len(exchanging) == len(rooms):
+            add_square(H, exchanging.popleft()())
+    for last in exchanging:
+        add_square(H, last())
     return H, norms
+
+
+def add_square(H: Tensor, C: Tensor) -> None:
+    """H (c, ρ, ρ) += C Cᵀ for C (c, ρ, elements), flat; there may be no elements."""
+    if len(C):
+        wide = C.view(*H.shape[:2], -1)
+        H += wide @ wide.mT
 
 
 def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:

@@ -1,0 +1,72 @@
+"""What the record of fit_cost.py is held to: a sentence for every limit that is missed or could not be looked at."""
+
+from collections.abc import Iterator
+from typing import Any
+
+MLP, WIDE, CNN, TRANSFORMER = "MLP 8-50-50-1", "MLP 100-1024-1024-1", "CNN width 32", "transformer d 128"
+EXACT = "richbll exact"
+MOST_YARDS = {
+    (CNN, EXACT): 2.0,
+    (WIDE, EXACT): 6.0,
+    (TRANSFORMER, EXACT): 3.6,
+    (MLP, EXACT): 12.0,
+    (CNN, "richbll sketch q=2048"): 1.4,
+}
+TIMES_FASTER = {(CNN, "TRAK q=2048"): 6.0, (TRANSFORMER, "TRAK q=2048"): 10.0, (WIDE, "TRAK q=512"): 50.0}
+MOST_ERROR = {"variance_error": 1e-4, "added_error": 1e-3}
+WITHOUT_SKETCH = (EXACT, "richbll cross")
+NEARLY_ALL = 0.95  # of the parameters: a Kron that covers fewer is not the same thing
+
+Rows = dict[tuple[str, str], dict[str, Any]]
+
+
+def missed(record: dict[str, Any], quick: bool = False) -> tuple[list[str], list[str]]:
+    """Limits that are missed, and those without a row to look at. A quick run is held to its errors only."""
+    rows: Rows = {(row["network"], row["method"]): row for row in record["rows"]}
+    broken = list(errors_too_large(rows))
+    unknown: list[str] = []
+    if quick:
+        return broken, []
+    for found in (yards_above(rows), slower_than_trak(rows), above_laplace(rows)):
+        for known, sentence in found:
+            (broken if known else unknown).append(sentence)
+    return broken, unknown
+
+
+def errors_too_large(rows: Rows) -> Iterator[str]:
+    for (network, method), row in rows.items():
+        for name, most in MOST_ERROR.items() if method in WITHOUT_SKETCH else ():
+            if row.get(name) is not None and not row[name] < most:
+                yield f"{method} on {network}: {name.replace('_', ' ')} {row[name]:.2g}, limit {most:g}"
+
+
+def yards_above(rows: Rows) -> Iterator[tuple[bool, str]]:
+    for (network, method), most in MOST_YARDS.items():
+        taken = rows.get((network, method), {}).get("yards")
+        if taken is None:
+            yield False, f"{method} on {network}: not measured, limit {most:g} yards"
+        elif taken > most:
+            yield True, f"{method} on {network}: {taken:.2f} yards, limit {most:g}"
+
+
+def slower_than_trak(rows: Rows) -> Iterator[tuple[bool, str]]:
+    for (network, method), factor in TIMES_FASTER.items():
+        ours, theirs = (rows.get((network, name), {}).get("yards") for name in (EXACT, method))
+        if ours is None or theirs is None:
+            yield False, f"{EXACT} against {method} on {network}: not measured, limit {factor:g} times faster"
+        elif theirs < factor * ours:
+            yield True, f"{EXACT} is {theirs / ours:.1f} times faster than {method} on {network}, limit {factor:g}"
+
+
+def above_laplace(rows: Rows) -> Iterator[tuple[bool, str]]:
+    """The fit stays below Kron of (nearly) all weights and below function space, with the backends they come with."""
+    for (network, method), row in rows.items():
+        if not method.startswith(("laplace Kron", "laplace gp")) or row.get("covers", 0) < NEARLY_ALL:
+            continue
+        if "ASDL" in method:  # its rows are there to be seen
+            continue
+        ours = rows.get((network, EXACT), {}).get("yards")
+        if ours is None or "yards" not in row:
+            yield False, f"{EXACT} against {method} on {network}: not measured"
+        elif ours >= row["yards"]:
+            yield True, f"{EXACT} on {network}: {ours:.2f} yards, {method} {row['yards']:.2f}"
