@@ -9,7 +9,9 @@ empty :=
 DATA  := $(RICHBLL_DATA) $(wildcard ../shared/data)
 export RICHBLL_DATA := $(subst $(empty) $(empty),:,$(strip $(DATA)))
 
-.PHONY: demo test lint bench docs readme clean
+export RICHBLL_PAPER ?= $(wildcard ../shared/paper/rich-bll.tex)
+
+.PHONY: demo test lint bench peers docs readme clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,6 +31,13 @@ test: lint
 
 bench: $(STAMP)
 	$(RUN)/python benchmarks/predict_cost.py
+	$(RUN)/python benchmarks/fit_cost.py
+	$(RUN)/python benchmarks/growth.py
+	$(RUN)/python benchmarks/ranks.py
+
+# What the benchmarks compare with, outside of the virtual environment; rows of peers that are missing are skipped.
+peers: $(STAMP)
+	$(RUN)/python benchmarks/install_peers.py
 
 docs: $(STAMP)
 	$(RUN)/mkdocs build --strict

@@ -187,6 +187,7 @@ def main() -> None:
     print(HEAD)
     if not options.plot:
         run(options)
+    recording.arrange(options.out, network=list(SPECS), method=list(methods()))
     record = recording.read(options.out)
     for row in record["rows"] if options.plot else []:
         print(told(row))

@@ -4,8 +4,8 @@ A method makes itself ready for a task, and what it returns is then timed: it ru
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import peer_laplace
 import peer_trak
@@ -79,8 +79,8 @@ def own_methods() -> dict[str, Start]:
     """Every solver that there is, those that sketch in two sizes."""
     found: dict[str, Start] = {}
     for name in sorted(solver_names(), key=lambda name: (name != "exact", name)):
-        solver = named_solver(name)
-        if is_dataclass(solver) and not isinstance(solver, type) and hasattr(solver, "size"):
+        solver: Any = named_solver(name)
+        if hasattr(solver, "size"):  # a frozen value, whose size may be another
             for q in _SKETCH_SIZES:
                 found[f"richbll {name} q={q}"] = rich(replace(solver, size=q), q if name == "trak" else None)
         else:

@@ -51,7 +51,7 @@ def sequences(n: int, g: torch.Generator) -> Tensor:
 
 
 SPECS: dict[str, Spec] = {
-    "MLP 8-50-50-1": Spec(lambda: mlp(8, 50, 1).model, vectors(8), 1000, 1000, 1024, 300),
+    "MLP 8-50-50-1": Spec(lambda: mlp(8, 50, 1).model, vectors(8), 1000, 250, 1024, 300),
     "MLP 100-1024-1024-1": Spec(
         lambda: mlp(100, 1024, 1).model,
         vectors(100),
@@ -66,7 +66,9 @@ SPECS: dict[str, Spec] = {
     "CNN width 16": Spec(lambda: cnn(16, 1).model, images, 512, 64, 64, 60),
     "CNN width 32": Spec(lambda: cnn(32, 1).model, images, 512, 64, 64, 60),
     "CNN width 64": Spec(lambda: cnn(64, 1).model, images, 512, 64, 64, 40),
-    "transformer d 128": Spec(lambda: transformer(1).model, sequences, 512, 64, 64, 60, gp_batch_size=32),
+    "transformer d 128": Spec(
+        lambda: transformer(1).model, sequences, 512, 64, 64, 60, gp_batch_size=32, gp_subset=128
+    ),
 }
 # The same kinds in seconds: to see that everything runs.
 QUICK: dict[str, Spec] = {

@@ -26,9 +26,15 @@ def style(method: str) -> tuple[str, str]:
 
 
 def label(row: dict[str, Any]) -> str:
-    """A method's name in a picture, with an asterisk where a peer counts only some of the parameters."""
+    """A method's name in a picture, with what a peer leaves out: an asterisk for parameters, a number for rows."""
     name = str(row["method"]).replace(", others frozen", "").replace(", Curvlinops", "")
+    if row.get("rows_read", row["N"]) < row["N"]:
+        name += f", {row['rows_read']:,} rows"
     return name + ("*" if "others frozen" in row["method"] else "")
+
+
+def short(yards: float) -> str:
+    return f"{yards:,.0f}" if yards >= 100 else f"{yards:.3g}"
 
 
 def networks(record: dict[str, Any]) -> list[str]:
@@ -65,7 +71,7 @@ def bars(record: dict[str, Any], path: Path) -> None:
         for place, row in enumerate(rows):
             weight = "bold" if row["method"].startswith("richbll") else "normal"
             ax.barh(place, row["yards"], left=0, color=style(row["method"])[0], height=0.72)
-            ax.text(1.12 * row["yards"], place, f"{row['yards']:.3g}", va="center", fontsize=8.5, weight=weight)
+            ax.text(1.12 * row["yards"], place, short(row["yards"]), va="center", fontsize=8.5, weight=weight)
         ax.set_yticks(range(len(rows)), [label(row) for row in rows], fontsize=8.5)
         for tick, row in zip(ax.get_yticklabels(), rows, strict=True):
             tick.set_weight("bold" if row["method"].startswith("richbll") else "normal")
@@ -115,16 +121,18 @@ def errors(record: dict[str, Any], path: Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
     handles = [
         Line2D([], [], ls="", marker=marker, color=color, ms=8, mfc="white" if "q=512" in name else color, label=name)
-        for name, (color, marker) in sorted(seen.items(), key=lambda item: list(STYLES).index(_word(item[0])))
+        for name, (color, marker) in sorted(seen.items(), key=lambda item: _place(item[0]))
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     figure.supxlabel("time of fit in yards", fontsize=10)
     figure.supylabel("worst relative error of what\nrich adds over plain (dotted: limit)", fontsize=10)
     figure.savefig(path, dpi=110)
 
 
-def _word(method: str) -> str:
-    return next((word for word in STYLES if method.startswith(word)), next(iter(STYLES)))
+def _place(method: str) -> tuple[int, int]:
+    """In the order of the styles, small sketches first."""
+    number = next((number for number, word in enumerate(STYLES) if method.startswith(word)), len(STYLES))
+    return number, int(method.partition("q=")[2] or 0)
 
 
 def plot(record: dict[str, Any], folder: Path) -> list[Path]:

@@ -43,6 +43,18 @@ def predict_cost(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def fit_cost(record: dict[str, Any]) -> str:
+    lines = [
+        "| network | method | fit, in yards | error of the variances | predict ÷ forward |",
+        "|---|---|---|---|---|",
+    ]
+    for row in sorted((row for row in record["rows"] if row.get("yards")), key=lambda row: row["network"]):
+        error = f"{row['variance_error']:.1e}" if row.get("variance_error") is not None else ""
+        predict = f"{row['predict_per_forward']:,.2f}" if row.get("predict_per_forward") is not None else ""
+        lines.append(f"| {row['network']} | {row['method']} | {row['yards']:.2f} | {error} | {predict} |")
+    return "\n".join(lines)
+
+
 def versions(record: dict[str, Any]) -> str:
     used = record["versions"]
     return f"Python {used['python']}, PyTorch {used['torch'].split('+')[0]} (CPU)."
@@ -52,6 +64,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "demo_curve": ("demo.json", demo_curve),
     "demo_table": ("demo.json", demo_table),
     "predict_cost": ("predict_cost.json", predict_cost),
+    "fit_cost": ("fit_cost.json", fit_cost),
     "versions": ("demo.json", versions),
 }
 

@@ -1,9 +1,10 @@
 """Records of measurements: rows with keys, so that a run of some rows leaves the others as they were."""
 
+import fcntl
 import json
 import platform
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -35,18 +36,47 @@ def cpu_name() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def command() -> str:
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-
-
 def read(path: Path) -> dict[str, Any]:
     """A record, or an empty one."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
     return found
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Only one process at a time reads and writes a record."""
+    with (cache_folder() / f"{path.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def write(path: Path, keys: Sequence[str], rows: Sequence[dict[str, Any]], **settings: Any) -> dict[str, Any]:
     """Merge rows into the record at a path: those with the same keys are replaced, new ones come last."""
+    with alone(path):
+        return _merged(path, keys, rows, settings)
+
+
+def arrange(path: Path, **orders: Sequence[str]) -> None:
+    """Bring the rows into the order of these keys' values, and the networks into that of theirs."""
+    if not path.exists():
+        return
+    with alone(path):
+        record = read(path)
+        places = {key: {value: number for number, value in enumerate(order)} for key, order in orders.items()}
+        record["rows"].sort(key=lambda row: [place.get(row[key], len(place)) for key, place in places.items()])
+        told, place = record.get("networks", {}), places.get("network", {})
+        record["networks"] = {name: told[name] for name in sorted(told, key=lambda name: place.get(name, len(place)))}
+        _put(path, record)
+
+
+def _put(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def _merged(
+    path: Path, keys: Sequence[str], rows: Sequence[dict[str, Any]], settings: dict[str, Any]
+) -> dict[str, Any]:
     record = read(path)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     kept = {tuple(row[key] for key in keys): row for row in record["rows"]}
@@ -57,6 +87,5 @@ def write(path: Path, keys: Sequence[str], rows: Sequence[dict[str, Any]], **set
             value = record.get(name, {}) | value
         record[name] = value
     record |= {"threads": 1, "cpu": cpu_name(), "versions": versions(), "rows": list(kept.values())}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    _put(path, record)
     return record

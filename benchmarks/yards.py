@@ -21,13 +21,13 @@ _MOST_PASSES = 25
 
 @dataclass(frozen=True)
 class Timing:
-    """Medians over repeats; `spread` is the range of the ratios over their median."""
+    """Medians over repeats; `spread` is the range of the ratios over their median, where there are several."""
 
     yards: float
     yards_wall: float
     seconds: float
     yard_seconds: float
-    spread: float
+    spread: float | None
     repeats: int
 
     def as_row(self) -> dict[str, Any]:
@@ -92,6 +92,6 @@ def compared(
         yards_wall=statistics.median(wall_ratios[kept]),
         seconds=statistics.median(wall[kept]),
         yard_seconds=statistics.median(units[kept]),
-        spread=(max(ratios[kept]) - min(ratios[kept])) / middle,
+        spread=(max(ratios[kept]) - min(ratios[kept])) / middle if len(ratios) > 2 else None,
         repeats=len(ratios[kept]),
     )

@@ -175,6 +175,29 @@ def shared_rows_cut_by_number() -> Hard:
 
 
 @hard
+def positions_of_a_single_token_later() -> Hard:
+    """(T, d) with T = 1 is not a row for all examples, although it looks like one."""
+    made = model(lambda m, v: torch.tanh(v * m.at(torch.arange(v.shape[1]))).mean(dim=1), D, at=nn.Embedding(5, D))
+    return made, [x(N, 2, D), x(N, 1, D, seed=1), x(1, 1, D, seed=2)]
+
+
+@hard
+def positions_of_a_single_token_first() -> Hard:
+    made = model(lambda m, v: torch.tanh(v * m.at(torch.arange(v.shape[1]))).mean(dim=1), D, at=nn.Embedding(5, D))
+    return made, [x(1, 1, D), x(N, 1, D, seed=1), x(N, 3, D, seed=2)]
+
+
+@hard
+def a_shared_factor_dead_at_both_ends() -> Hard:
+    """Spread over examples, it would meet the tokens instead; and nothing shows that it does."""
+
+    def forward(m: nn.Module, v: Tensor) -> Tensor:
+        return torch.tanh(v * (m.s * 2.0) * gated(v[:, :1, :1])).mean(dim=1)
+
+    return model(forward, D, s=nn.Parameter(x(1))), [closed(1, D), x(N, 1, D, seed=1)]
+
+
+@hard
 def a_scalar_beside_as_many_features_as_examples() -> Hard:
     made = model(lambda m, v: torch.tanh(m.a(v) * (m.s * 2.0)), 2, a=nn.Linear(3, 2), s=nn.Parameter(x(1)[0]))
     return made, [x(N, 3), x(2, 3, seed=1)]
@@ -226,6 +249,35 @@ def sorted_behind_a_large_constant() -> Hard:
 @hard
 def in_reverse() -> Hard:
     return model(lambda m, v: torch.tanh(m.a(v.flip(0))).flip(0), a=nn.Linear(D, 6)), [x(N, D)]
+
+
+@hard
+def in_reverse_after_a_single_example() -> Hard:
+    made = model(lambda m, v: torch.tanh(m.a(v.flip(0))).flip(0), a=nn.Linear(D, 6))
+    return made, [x(1, D), *(x(n, D, seed=n) for n in (2, 3, 4, 5, N))]
+
+
+@hard
+def in_reverse_behind_a_gate() -> Hard:
+    """Where the gate is closed all rows are the same, so these show no order; they are most of them."""
+
+    def forward(m: nn.Module, v: Tensor) -> Tensor:
+        open_ = (v[:, :1] > 1).to(v)
+        return torch.tanh(m.a((v * open_).flip(0))).flip(0) * (0.1 + open_)
+
+    values = x(40, D)
+    values[[0, -1], 0] = -1.0
+    return model(forward, a=nn.Linear(D, 6)), [values, x(N, D, seed=1)]
+
+
+@hard
+def sorted_in_small_batches() -> Hard:
+    def forward(m: nn.Module, v: Tensor) -> Tensor:
+        order = torch.argsort(v[:, 0])
+        return torch.tanh(m.a(v[order]))[torch.argsort(order)]
+
+    first = x(1, D)
+    return model(forward, a=nn.Linear(D, 6)), [first, *(x(n, D, seed=n) for n in (2, 3, 4, 5, 6))]
 
 
 @hard

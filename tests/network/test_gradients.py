@@ -55,6 +55,18 @@ def test_blocks_and_micro_batches_change_nothing() -> None:
         torch.testing.assert_close(read(reader, case.model, case.train, sizes, room, largest), whole)
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 5])
+def test_a_fault_in_torchs_vectorising_is_noticed(num_rows: int) -> None:
+    """Of the one weight of a PReLU: an error, except for as many examples as outputs, and then the wrong numbers."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.PReLU(), nn.Linear(6, 2)).double()
+    x = torch.randn(num_rows, 4, dtype=torch.float64)
+    sizes = {n: p.numel() for n, p in model.named_parameters() if not n.startswith("2.")}
+    want = torch.from_numpy(dense.jacobians(model, "2", (x,)).phi_m).transpose(0, 1)
+    torch.testing.assert_close(
+        read(ExampleGradients(model, list(sizes)), model, x, sizes), want, rtol=1e-10, atol=1e-12
+    )
+
+
 def test_blocks_cover_every_element_once() -> None:
     blocks = blocks_of({"a": 5, "b": 3, "c": 4}, 4)
     assert blocks == [

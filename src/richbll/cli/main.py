@@ -45,7 +45,11 @@ def application() -> Any:
 
     for module in pkgutil.iter_modules(cli.__path__):
         if module.name != "main":
-            app.command(module.name)(importlib.import_module(f"{cli.__name__}.{module.name}").command)
+            found = importlib.import_module(f"{cli.__name__}.{module.name}")
+            if hasattr(found, "group"):
+                app.add_typer(found.group(), name=module.name)
+            else:
+                app.command(module.name)(found.command)
     return app
 
 

@@ -84,7 +84,14 @@ def additive(
     dtype = torch.float64
     with ranks.together("features and gradients"):
         dtype = network.features(stream.peek())[0].dtype
-        records = read_records(reader, stream, "features and gradients", state, reader.shapes, memory // 8)
+        records = read_records(
+            reader,
+            stream,
+            "features and gradients",
+            state,
+            reader.shapes,
+            memory // 4 if 2 * state["cross"].nbytes <= memory else memory // 8,
+        )
         for batch, record in records:
             adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
             if reader.shapes:
