@@ -1,12 +1,18 @@
 """Factorisations that say what failed. Everything here is float64."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from richbll.errors import NumericalError
 
-# Eigenvalues above this fraction of the largest have at least eight digits.
-_RESOLVED = 1e-8
+# A Gram matrix in float64 resolves singular values down to this fraction of the largest,
+_GRAM_RESOLUTION = 1e-8
+# and gives the directions of those above this one to eight digits or better.
+_SURE = 1e-4
+# Up to so many columns a product with itself is one call.
+_NARROW = 256
 
 
 def _describe(name: str, matrix: Tensor) -> str:
@@ -62,10 +68,74 @@ def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return P, s, Ot
 
 
+def gram(matrix: Tensor) -> Tensor:
+    """matrixᵀ matrix, of which a wide one's upper triangle is copied from the lower."""
+    width = matrix.shape[-1]
+    if matrix.dim() > 2 or width <= _NARROW:
+        return matrix.mT @ matrix
+    product = matrix.new_empty(width, width)
+    step = -(-width // -(-width // _NARROW))
+    for start in range(0, width, step):
+        stop = min(start + step, width)
+        product[start:, start:stop] = matrix[:, start:].mT @ matrix[:, start:stop]
+        product[start:stop, stop:] = product[stop:, start:stop].mT
+    return product
+
+
+def num_sure(s: Tensor) -> int:
+    """How many singular values, descending and from a Gram matrix, have directions good to eight digits."""
+    return int((s > _SURE * s[..., :1]).sum(dim=-1).min()) if s.numel() else 0
+
+
+def rough(s: Tensor) -> Tensor:
+    """The same, no smaller than what a Gram matrix resolves."""
+    return s.clamp_min(_GRAM_RESOLUTION * float(s.max())) if s.numel() else s
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """O = [I, −G O₂; Gᵀ, O₂]: it turns the last t of k directions among themselves and out of the first ones."""
+
+    G: Tensor  # (k − t, t), small
+    O2: Tensor  # (t, t)
+
+    def applied(self, matrix: Tensor) -> Tensor:
+        """matrix O."""
+        head, tail = matrix[..., : self.G.shape[-2]], matrix[..., self.G.shape[-2] :]
+        return torch.cat([head + tail @ self.G.mT, (tail - head @ self.G) @ self.O2], dim=-1)
+
+
+def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tensor]:
+    """O and s' so that the columns of X O are orthogonal, of lengths s', when those of X are only nearly.
+
+    X = U diag(s) in the eigenvectors of XᵀX, a product that has squared the condition of X: of the k columns of U the
+    first h = k − t are orthonormal to eight digits, the last may be anything. UtU = UᵀU₂ (k, t) belongs to these. With
+    E = U₁ᵀU₂ and G = diag(1/s₁) E diag(s₂), which is small,
+
+        X₂ − X₁G = (U₂ − U₁E) diag(s₂)   is orthogonal to X₁,   (U₂ − U₁E)ᵀ(U₂ − U₁E) = U₂ᵀU₂ − EᵀE = RᵀR,
+
+    and R diag(s₂) = P diag(s₂') O₂ᵀ is small and not squared: all as exact as from a QR of X.
+    """
+    h = UtU.shape[-2] - UtU.shape[-1]
+    E, s1, s2 = UtU[..., :h, :], s[..., :h], s[..., h:]
+    _, refined, O2t = svd(name, psd_root(name, UtU[..., h:, :] - E.mT @ E) * s2.unsqueeze(-2))
+    return Rotation(E * s2.unsqueeze(-2) / s1.unsqueeze(-1), O2t.mT), torch.cat([s1, refined], dim=-1)
+
+
 def right_singular(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values, descending, and Oᵀ. From matrixᵀ matrix where that resolves all of them to eight digits."""
-    values, vectors = eigh(name, matrix.mT @ matrix)
-    if bool((values[..., -1] > _RESOLVED * values[..., 0]).all()):
-        return values.sqrt(), vectors.mT
-    _, s, Ot = svd(name, matrix)
-    return s, Ot
+    """Singular values, descending, and Oᵀ. Columns of zeros, as those of dead features, keep their directions."""
+    used = (matrix != 0).flatten(0, -2).any(dim=0)
+    part, width = matrix[..., used], matrix.shape[-1]
+    values, V = eigh(name, gram(part) if matrix.dim() == 2 else torch.stack([gram(one) for one in part]))
+    s = values.sqrt()
+    if (sure := num_sure(s)) < s.shape[-1]:
+        scale = rough(s)
+        U2 = part @ (V[..., sure:] / scale[..., None, sure:])
+        rotation, s = refined_rotation(name, scale, V.mT @ (part.mT @ U2) / scale.unsqueeze(-1))
+        V = rotation.applied(V)
+    if part.shape[-1] == width:
+        return s, V.mT
+    Ot = matrix.new_zeros(*matrix.shape[:-2], width, width)
+    Ot[..., : s.shape[-1], used] = V.mT
+    Ot[..., torch.arange(s.shape[-1], width, device=used.device), (~used).nonzero().flatten()] = 1
+    return torch.nn.functional.pad(s, (0, width - s.shape[-1])), Ot

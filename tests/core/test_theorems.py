@@ -47,7 +47,7 @@ def project(phi_r: np.ndarray, phi_m: np.ndarray) -> Projection:
     spectrum = spectrum_of(R.mT @ R, len(R))
     U = R @ spectrum.rough_whitener
     C = M.mT @ U
-    return refined_projection(spectrum, U.mT @ U, (C.mT @ C)[None], M.square().sum()[None])
+    return refined_projection(spectrum, U.mT @ U[:, spectrum.num_sure :], (C.mT @ C)[None], M.square().sum()[None])
 
 
 def root(projection: Projection, sigma2: float, tau2: float, ridge: float, weight: float = 1.0) -> torch.Tensor:

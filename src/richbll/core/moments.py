@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from richbll.errors import ShapeError
+from richbll.linalg import gram
 from richbll.precision import in_float64
 
 
@@ -64,7 +65,7 @@ def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tenso
     return Moments(
         num_rows=len(phi),
         num_data=len(phi),
-        gram_projection=phi.mT @ phi,  # (r, r)
+        gram_projection=gram(phi),  # (r, r)
         gram_weighted=gram_weighted,
         residual_sq=None if residuals is None else in_float64(residuals).square().sum(dim=0),
     )

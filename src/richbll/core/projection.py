@@ -14,14 +14,10 @@ import torch
 from torch import Tensor
 
 from richbll.errors import OptionError
-from richbll.linalg import eigh, psd_root, svd
+from richbll.linalg import eigh, num_sure, refined_rotation, rough
 
 # Singular values of Φ^r below this fraction of the largest are dropped from the projection.
 _CUTOFF = 1e-7
-# A Gram matrix in float64 resolves singular values of Φ^r down to this fraction of the largest.
-_GRAM_RESOLUTION = 1e-8
-# Above this ratio of smallest to largest singular value, UᵀU = I to about eight digits without a second look.
-_WELL_CONDITIONED = 1e-4
 # With fewer than two rows per direction least squares interpolates; λ = 1e-3 s_max² keeps A finite.
 _RIDGE_FLOOR = 1e-3
 
@@ -41,10 +37,14 @@ class Spectrum:
         return self.Q[:, : self.rank] / self.s[: self.rank]
 
     @property
+    def num_sure(self) -> int:
+        """How many directions the Gram matrix, which squares the condition of Φ^r, gives to eight digits or better."""
+        return num_sure(self.s[: self.num_alive])
+
+    @property
     def rough_scale(self) -> Tensor:
         """s over all directions that are not zero, no smaller than what the Gram matrix resolves."""
-        s = self.s[: self.num_alive]
-        return s.clamp_min(_GRAM_RESOLUTION * s[0].item()) if self.num_alive else s
+        return rough(self.s[: self.num_alive])
 
     @property
     def rough_whitener(self) -> Tensor:
@@ -129,25 +129,21 @@ def _rank(s: Tensor, feature_dtype: torch.dtype) -> int:
     return int((s > cutoff * s[0]).sum()) if s.numel() else 0
 
 
-def is_well_conditioned(spectrum: Spectrum) -> bool:
-    """Whether the Gram matrix alone, which squares the condition of Φ^r, gives U to eight digits or better."""
-    alive = spectrum.num_alive
-    return alive == 0 or float(spectrum.s[alive - 1]) > _WELL_CONDITIONED * float(spectrum.s[0])
-
-
 def refined_projection(
     spectrum: Spectrum, UtU: Tensor, CtC: Tensor, trace_m: Tensor, feature_dtype: torch.dtype = torch.float64
 ) -> Projection:
-    """The projection from a second reading with U = Φ^r V, V the rough whitener, and C = Φ^mᵀU.
+    """The projection from a second look with U = Φ^r V, V the rough whitener, and C = Φ^mᵀU.
 
-    The first Gram matrix has squared the condition of Φ^r; UᵀU has not, as U is nearly orthonormal. With RᵀR = UᵀU and
-    R diag(s) = P diag(s') Oᵀ the thin decomposition is Φ^r (Q O) = U' diag(s'), U' = U T, T = diag(s) O diag(1/s'),
-    as exact as a QR of Φ^r would give it (CholeskyQR2), and H = Tᵀ CᵀC T.
+    The Gram matrix has squared the condition of Φ^r; UᵀU has not, and only its last columns are needed, those of
+    directions that are not sure: UtU (alive, alive − sure). With O and s' from them the thin decomposition is
+    Φ^r (Q O) = U' diag(s'), U' = U T, T = diag(s) O diag(1/s'), and H = Tᵀ CᵀC T.
     """
     scale, alive = spectrum.rough_scale, spectrum.num_alive
-    _, s, Ot = svd("the second reading of the features", psd_root("UᵀU", UtU) * scale)
+    if UtU.shape[1] == 0:  # directions below the rounding of the features are alive, but not kept
+        return Projection(spectrum, CtC[:, : spectrum.rank, : spectrum.rank], trace_m)
+    rotation, s = refined_rotation("the second look at the features", scale, UtU)
     rank = _rank(s, feature_dtype)
-    T = scale.unsqueeze(-1) * Ot.mT[:, :rank] / s[:rank]  # (alive, ρ)
-    Q = torch.cat([spectrum.Q[:, :alive] @ Ot.mT, spectrum.Q[:, alive:]], dim=1)
-    refined = Spectrum(Q, torch.cat([s, spectrum.s[alive:]]), rank, alive)
-    return Projection(refined, H=T.mT @ CtC @ T, trace_m=trace_m)
+    half = rotation.applied(CtC * scale)[..., :rank] / s[:rank]  # CᵀC T, (c, alive, ρ)
+    H = rotation.applied(half.mT * scale)[..., :rank] / s[:rank]
+    Q = torch.cat([rotation.applied(spectrum.Q[:, :alive]), spectrum.Q[:, alive:]], dim=1)
+    return Projection(Spectrum(Q, torch.cat([s, spectrum.s[alive:]]), rank, alive), H, trace_m)

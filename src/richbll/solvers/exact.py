@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from richbll.core.moments import Moments, batch_moments
-from richbll.core.projection import Projection, Spectrum, is_well_conditioned, refined_projection, spectrum_of
+from richbll.core.projection import Spectrum, refined_projection, spectrum_of
 from richbll.errors import DataChangedError
+from richbll.linalg import gram
 from richbll.network.agreement import tried_reader
 from richbll.network.batches import Batch
 from richbll.network.capture import Site
@@ -69,17 +70,15 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     spectrum = _spectrum(moments, dtype, ranks)
     whitener = spectrum.rough_whitener
     U = [part.phi_r.to(torch.float64) @ whitener for part in kept]  # (n, alive)
-    UtU = None
-    if not is_well_conditioned(spectrum):
-        UtU = sum(
-            (u.mT @ u for u in U), torch.zeros_like(moments.gram_projection[: spectrum.num_alive, : spectrum.num_alive])
-        )
-        ranks.add(UtU)
+    UtU = torch.zeros(spectrum.num_alive, spectrum.num_alive - spectrum.num_sure).to(whitener)
+    for u in U if UtU.numel() else []:
+        UtU += u.mT @ u[:, spectrum.num_sure :]
+    ranks.add(UtU)
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
     with no_autocast(whitener.device):
         H, trace = _energy(kept, [u.to(working(dtype)) for u in U], plan, size, ranks)
-    return Solution(moments, _projection(spectrum, UtU, H, trace, dtype))
+    return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
 def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: Ranks) -> tuple[Tensor, Tensor]:
@@ -120,7 +119,7 @@ def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: 
     )
     H = torch.zeros(c, alive, alive, dtype=torch.float64, device=device)
     trace = torch.zeros(c, dtype=torch.float64, device=device)
-    UtU = torch.eye(alive, dtype=torch.float64, device=device)
+    UtU = torch.eye(alive, dtype=torch.float64, device=device)[:, spectrum.num_sure :]
     blocks = blocks_of_ranges(plan.by_route("explicit"), memory // 4 // max(1, 8 * c * alive)) if alive else []
     others = plan.by_route("hadamard", "gram") if alive else []
     if others and not blocks:
@@ -135,7 +134,7 @@ def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: 
         H += more
         trace += extra
         UtU = again.state["UtU"]
-    return Solution(moments, _projection(spectrum, UtU, H, trace, dtype))
+    return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
 class _Again:
@@ -151,7 +150,7 @@ class _Again:
         memory: int,
     ) -> None:
         self._network, self._reader, self._block, self._others, self._memory = network, reader, block, others, memory
-        self._whitener = spectrum.rough_whitener
+        self._whitener, self._num_sure = spectrum.rough_whitener, spectrum.num_sure
         sites = {part.shape.site: part.shape for part in block} | {shape.site: shape for shape in others}
         self._wanted = list(sites.values())
         c, (r, alive), device = network.num_gradients, self._whitener.shape, self._whitener.device
@@ -160,7 +159,7 @@ class _Again:
         self.state: State = {
             "C": zeros(c, alive, num_elements),
             "gram": zeros(r, r),
-            "UtU": zeros(alive, alive),
+            "UtU": zeros(alive, alive - spectrum.num_sure),
             "trace": zeros(c),
         }
 
@@ -170,8 +169,8 @@ class _Again:
         for batch, record in records:
             phi = record.phi_r.to(torch.float64)
             U = phi @ self._whitener  # (n, alive)
-            self.state["gram"] += phi.mT @ phi
-            self.state["UtU"] += U.mT @ U
+            self.state["gram"] += gram(phi)
+            self.state["UtU"] += U.mT @ U[:, self._num_sure :]
             with no_autocast(U.device):
                 self._add(batch.rows(record.rows), record.gradients, U.to(working(record.phi_r.dtype)))
 
@@ -227,12 +226,6 @@ def _spectrum(moments: Moments, dtype: torch.dtype, ranks: Ranks) -> Spectrum:
 def working(dtype: torch.dtype) -> torch.dtype:
     """What products are formed in: float64 for float64 models, else float32."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _projection(spectrum: Spectrum, UtU: Tensor | None, H: Tensor, trace: Tensor, dtype: torch.dtype) -> Projection:
-    if UtU is None:  # directions below the rounding of the features are alive, but not kept
-        return Projection(spectrum, H[:, : spectrum.rank, : spectrum.rank], trace)
-    return refined_projection(spectrum, UtU, H, trace, dtype)
 
 
 def _check_same_data(first: Tensor, second: Tensor, dtype: torch.dtype) -> None:

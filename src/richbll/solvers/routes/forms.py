@@ -45,7 +45,7 @@ class Form:
             for place, tensor in enumerate(tensors):
                 longer = self.shapes[place][2] - tensor.shape[2]
                 parts[place].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
-        return [torch.cat(some, dim=1) for some in parts]
+        return [some[-1] if len(some) == 2 else torch.cat(some[1:] or some, dim=1) for some in parts]
 
 
 def forms_of(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks) -> list[Form]:

@@ -19,6 +19,7 @@ from richbll.network.structure import Dense, Gradient, Outer
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
+_GLIMPSE = 64  # rows that show most of the columns which are not zero
 _BLOCK = 512  # rows at a time; fewer where several processes share them
 
 
@@ -80,8 +81,13 @@ def _of_all(left: Tensor, right: Tensor, ranks: Ranks) -> Outer:
 
 def _without_zeros(factor: Tensor) -> Tensor:
     """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product."""
-    used = (factor != 0).flatten(0, 2).any(dim=0)
-    return factor if bool(used.all()) else factor[..., used]
+    rows = factor.flatten(0, 2)
+    unseen = (rows[:_GLIMPSE] == 0).all(dim=0).nonzero().flatten()
+    zero = unseen[(rows[:, unseen] == 0).all(dim=0)]
+    if not len(zero):
+        return factor
+    used = torch.ones_like(rows[0], dtype=torch.bool).index_fill_(0, zero, False)
+    return factor[..., used]
 
 
 def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
