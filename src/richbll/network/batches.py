@@ -49,11 +49,13 @@ class Batch:
     index: int = 0  # number of this batch in its stream
     start: int = 0  # number of its first row in the stream
     row_weights: Tensor | None = None  # (n,) for rows that do not all stand for equally many examples
+    parts: tuple["Batch", ...] = ()  # the batches that it was joined from
 
     @property
     def where(self) -> str:
         """Its address, for messages."""
-        return f"batch {self.index} (rows {self.start} to {self.start + self.size - 1})"
+        number = f"batches {self.index} to {self.parts[-1].index}" if self.parts else f"batch {self.index}"
+        return f"{number} (rows {self.start} to {self.start + self.size - 1})"
 
     @property
     def device(self) -> torch.device:

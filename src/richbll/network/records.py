@@ -6,6 +6,7 @@ that takes another branch, the general route reads from there on.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
@@ -30,6 +31,8 @@ from richbll.precision import float64_device
 
 # What these do in a forward pass without gradients is not what they do in one with: their parts are fused.
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+_JOINED_ROWS, _JOINED_BYTES = 1024, 2**24  # small batches are put together up to these
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class RecordReader:
         is_spread = any(layout in ALIKE for layout in trial.layouts)
         self._is_fused = is_spread or any(isinstance(module, _FUSED) for module in network.model.modules())
         self._rules_hold = bool(ruled)
+        self._joins = True  # until batches are not the same when they are joined
         self._ruled = names = {shape.site[0] for shape in ruled}
         self.shapes = ruled + [
             SiteShape((name, 0), size, "general", output_bytes=size * network.model.get_parameter(name).element_size())
@@ -92,9 +96,18 @@ class RecordReader:
     def routes(self, held: Tensor) -> None:
         self._rules_hold, self._general.vectorised = map(bool, held)
 
+    def most_joined(self) -> int:
+        """Rows up to which small batches are read together: while the work on them costs less than beginning it."""
+        if not (self._joins and self._rules_hold):
+            return 0
+        return min(_JOINED_ROWS, _JOINED_BYTES // self._trial.activation_bytes)
+
     def read(self, batch: Batch, sites: Iterable[SiteShape], most_bytes: int) -> Iterator[Record]:
         """The batch in rows that fit, each with its gradients at some sites: (c, n, …), or c = 1 of a chosen output."""
         wanted = list(sites)
+        if batch.parts:
+            yield from self._read_joined(batch, wanted, most_bytes)
+            return
         start = 0
         while start < batch.size:
             rows = slice(start, min(start + self._num_rows(wanted, most_bytes), batch.size))
@@ -105,6 +118,25 @@ class RecordReader:
                 continue
             yield _beside_float64(record)
             start = rows.stop
+
+    def _read_joined(self, batch: Batch, wanted: list[SiteShape], most_bytes: int) -> Iterator[Record]:
+        """All of it by rules; where that fails, the user's own batches, one by one, from here on.
+
+        So errors name these, and a model that looks at its whole batch to choose a branch sees what it would have seen.
+        """
+        record = None
+        if batch.size <= self._num_rows(wanted, most_bytes):
+            with suppress(RichBLLError):
+                record = self._by_rules(batch, slice(0, batch.size), wanted)
+        if record is not None:
+            yield _beside_float64(record)
+            return
+        self._joins = False
+        start = 0
+        for part in batch.parts:
+            for record in self.read(part, wanted, most_bytes):
+                yield replace(record, rows=slice(start + record.rows.start, start + record.rows.stop))
+            start += part.size
 
     def _num_rows(self, wanted: list[SiteShape], most_bytes: int) -> int:
         """How many fit."""
@@ -237,6 +269,10 @@ def _beside_float64(record: Record) -> Record:
 
 def check_finite(batch: Batch, squared_norms: Tensor) -> None:
     """A NaN in a gradient, by the number of its row: from (c, n) squared norms."""
+    sizes = [part.size for part in batch.parts]
+    if sizes and sum(sizes) == batch.size:
+        for part, norms in zip(batch.parts, torch.split(squared_norms, sizes, dim=1), strict=True):
+            finite_rows("gradients", part.where, norms.mT)
     finite_rows("gradients", batch.where, squared_norms.mT)
 
 

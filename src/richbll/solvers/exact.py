@@ -18,6 +18,7 @@ from richbll.linalg import gram
 from richbll.network.agreement import tried_reader
 from richbll.network.batches import Batch
 from richbll.network.capture import Site
+from richbll.network.joining import joined_batches
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
 from richbll.network.records import RecordReader, SiteShape, check_finite
@@ -58,7 +59,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     ranks = stream.ranks
     adding, kept = AddedMoments(), []
     with ranks.together("features and gradients"):
-        for batch in stream.batches("features and gradients"):
+        for batch in joined_batches(stream.batches("features and gradients"), reader.most_joined):
             for record in reader.read(batch, reader.shapes, memory // 4):
                 adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
                 gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}

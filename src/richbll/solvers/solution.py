@@ -11,6 +11,7 @@ from torch import Tensor
 from richbll.core.moments import Moments, batch_moments
 from richbll.core.projection import Projection
 from richbll.network.batches import Batch
+from richbll.network.joining import joined_batches
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
 from richbll.network.records import Record, RecordReader, SiteShape
@@ -84,7 +85,10 @@ def read_records(
 ) -> Iterator[tuple[Batch, Record]]:
     """One pass over all records. Which routes hold is part of the state: a pass that is taken up goes the same ways."""
     sites = list(sites)
-    for batch in stream.batches(task, state):
+    batches = stream.batches(task, state)
+    if not stream.keeps_state:  # a checkpoint stands between two batches
+        batches = joined_batches(batches, reader.most_joined)
+    for batch in batches:
         reader.routes = state.get("routes", reader.routes)
         for record in reader.read(batch, sites, most_bytes):
             yield batch, record

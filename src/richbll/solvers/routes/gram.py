@@ -20,6 +20,7 @@ from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
 _GLIMPSE = 64  # rows that show most of the columns which are not zero
+_NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products
 _BLOCK = 512  # rows at a time; fewer where several processes share them
 
 
@@ -29,6 +30,12 @@ class Rowwise:
 
     outers: dict[Site, list[Outer]]  # several uses of one weight
     dense: dict[Site, Dense]
+
+    @property
+    def width(self) -> int:
+        """Of all factors and gradients together."""
+        factors = sum(f.shape[2] * f.shape[3] for uses in self.outers.values() for use in uses for f in use.tensors)
+        return factors + sum(d.size for d in self.dense.values())
 
     def rows(self, start: int, stop: int) -> "Rowwise":
         """Of some examples."""
@@ -128,7 +135,9 @@ def drop_rows(state: State) -> None:
 def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
     """H (c, ρ, ρ) and tr K (c,), float64. U (N, ρ) is that of all processes; blocks are shared out among them."""
     N, rho = U.shape
-    block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
+    block = _BLOCK if rows.width > _NARROW else _BLOCK // 2
+    if ranks.size > 1:
+        block = min(block, max(64, N // (4 * ranks.size)))
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
     starts = list(range(0, N, block))
