@@ -205,6 +205,14 @@ class Windows:
             for part, elements, J in outer.pieces(start, stop):
                 yield slice(i + part.start, i + part.stop), elements, J
 
+    def few_examples(self) -> Iterator[tuple[slice, "Windows"]]:
+        """In so few examples that their windows, once unfolded, and their gradients stay in fast memory."""
+        per_example = max(self.size, 4 * self.row * self.g[0, 0, 0].numel() if self._is_unfolded() else 0)
+        count = max(1, _PIECE // (len(self._outputs()) * per_example))
+        for start in range(0, self.x.shape[1], count):
+            rows = slice(start, start + count)
+            yield rows, replace(self, x=self.x[:, rows], g=self.g[:, rows])
+
     def unfolded(self) -> Outer | None:
         """The same as outer products with windows, where it has one group and two dimensions."""
         if self.groups > 1 or len(self.kernel) != 2:

@@ -42,13 +42,17 @@ class _Fold:
         n, p = check_flat(values, start)
         dtype = working_dtype(values)
         twice = values.new_zeros(n, 2 * q, dtype=dtype)
-        for block in range(start // q, -(-(start + p) // q) if n and p else 0):
-            signs, shifts = self._drawn(address, block // self._together, values.device)
-            row, here = block % self._together, block * q  # here the block begins in the tensor
-            low, high = max(start, here), min(start + p, here + q)
-            buckets = twice[:, shifts[row] + low - here : shifts[row] + high - here]  # (n, high - low)
-            piece = values[:, low - start : high - start].to(dtype)
-            buckets.addcmul_(piece, signs[row, low - here : high - here].to(dtype))
+        span = self._together * q  # elements whose signs one generator draws
+        for number in range(start // span, -(-(start + p) // span) if n and p else 0):
+            drawn, shifts = self._drawn(address, number, values.device)
+            signs = drawn.to(dtype)
+            for row, shift in enumerate(shifts):
+                here = number * span + row * q  # here the block begins in the tensor
+                low, high = max(start, here), min(start + p, here + q)
+                if low < high:
+                    buckets = twice[:, shift + low - here : shift + high - here]  # (n, high - low)
+                    piece = values[:, low - start : high - start]
+                    buckets.addcmul_(piece.to(dtype), signs[row, low - here : high - here])
         return twice[:, :q] + twice[:, q:]
 
     def outer(self, address: str, g: Tensor, a: Tensor) -> Tensor:

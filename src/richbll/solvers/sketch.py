@@ -115,7 +115,11 @@ class _Adding:
 
     def _pieces(self, uses: list[Gradient], size: int) -> Iterator[Piece]:
         if self._kind in _ROW_BY_ROW and len(uses) == 1:
-            yield from uses[0].pieces(0, size)
+            if isinstance(uses[0], Windows):
+                for rows, part in uses[0].few_examples():
+                    yield rows, slice(0, size), part.dense(0, size)
+            else:
+                yield from uses[0].pieces(0, size)
             return
         # a dense sketch draws its numbers once for each range, so all examples go together
         n = _leading(uses)[1]

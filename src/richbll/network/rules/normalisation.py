@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from richbll.network.rules.rule import Examples, Rule, Tracer, Unruled, summed_to
-from richbll.network.structure import Gradient
+from richbll.network.rules.rule import Examples, Make, Rule, Tracer, Unruled, summed_to
+from richbll.network.structure import Dense, Gradient
 
 _NAMES: dict[object, tuple[str, ...]] = {
     functional.layer_norm: ("input", "normalized_shape", "weight", "bias", "eps"),
@@ -25,6 +26,8 @@ _NAMES: dict[object, tuple[str, ...]] = {
     ),
     functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
 }
+_FUSED = (torch.float32, torch.float64)
+backward = torch.ops.aten.native_batch_norm_backward
 
 
 def normalised(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -41,7 +44,10 @@ def normalised(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[st
     def hat(examples: Examples) -> Tensor:
         return examples.first(func(**(bare | {"input": x.detach()}))).unsqueeze(0)
 
-    return tracer.uses(z, (weight, _times(hat, shape, z.ndim), 0), (bias, _times(None, shape, z.ndim), 0))
+    by_weight = _times(hat, shape, z.ndim)
+    if func is functional.batch_norm and given.get("running_mean") is not None:
+        by_weight = _by_statistics(given, by_weight)
+    return tracer.uses(z, (weight, by_weight, 0), (bias, _times(None, shape, z.ndim), 0))
 
 
 def _times(hat: Callable[[Examples], Tensor] | None, shape: tuple[int, ...], num_dims: int) -> Any:
@@ -49,6 +55,22 @@ def _times(hat: Callable[[Examples], Tensor] | None, shape: tuple[int, ...], num
         return summed_to(g if hat is None else g * hat(examples), examples.without(shape, num_dims))
 
     return by_parameter
+
+
+def _by_statistics(given: dict[str, Any], otherwise: Make) -> Make:
+    """Σ g x̂ by torch's own kernel, which never forms x̂: for it the channels of all examples are channels."""
+    x, mean, var, eps = given["input"].detach(), given["running_mean"], given["running_var"], given.get("eps", 1e-5)
+
+    def by_weight(g: Tensor, examples: Examples) -> Gradient:
+        if examples.layout != 0 or {g.dtype, mean.dtype, var.dtype} != {x.dtype} or x.dtype not in _FUSED:
+            return otherwise(g, examples)
+        n, channels = x.shape[:2]
+        flat = x.reshape(1, n * channels, -1)
+        each = (mean.repeat(n), var.repeat(n), None, None, False, eps, [False, True, False])
+        found = [backward(one.reshape(flat.shape), flat, None, *each)[1] for one in g]
+        return Dense(torch.stack(found).view(len(g), n, channels))
+
+    return by_weight
 
 
 def _broadcast(func: object, given: dict[str, Any], z: Tensor) -> tuple[int, ...]:

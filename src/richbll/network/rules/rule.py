@@ -32,7 +32,7 @@ class Examples:
             return values.unsqueeze(lead).expand(*shape[:lead], self.num_rows, *shape[lead:])
         if self.layout == FLAT:
             return values.reshape(*values.shape[:lead], self.num_rows, -1, *values.shape[lead + 1 :])
-        return values.movedim(lead + int(self.layout), lead)
+        return values if self.layout == 0 else values.movedim(lead + int(self.layout), lead)
 
     def vectors(self, values: Tensor) -> Tensor:
         """Positions in one dimension."""  # (1, n, T, d)
