@@ -9,11 +9,13 @@ __all__ = [
     "ContentError",
     "DatasetError",
     "DownloadError",
+    "EngineError",
     "MissingDatasetError",
     "PaperTableError",
     "RecordError",
     "TableError",
     "UnknownDatasetError",
+    "UnknownExperimentError",
 ]
 
 
@@ -59,3 +61,11 @@ class PaperTableError(RichBLLError, ValueError):
 
 class TableError(RichBLLError, ValueError):
     """Records do not make a table."""
+
+
+class UnknownExperimentError(RichBLLError, ValueError):
+    """There is no experiment of that name."""
+
+
+class EngineError(RichBLLError):
+    """Jobs cannot be run where they were to be run."""

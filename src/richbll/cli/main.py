@@ -49,7 +49,8 @@ def application() -> Any:
             if hasattr(found, "group"):
                 app.add_typer(found.group(), name=module.name)
             else:
-                app.command(module.name)(found.command)
+                command = found.make() if hasattr(found, "make") else found.command
+                app.command(module.name)(command)
     return app
 
 

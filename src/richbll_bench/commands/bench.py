@@ -1,0 +1,46 @@
+"""`richbll bench NAME …`: runs experiments, and prints their tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from richbll_bench import experiments
+from richbll_bench.engine import ENGINES, run
+from richbll_bench.errors import EngineError, UnknownExperimentError
+from richbll_bench.experiment import Size
+from richbll_bench.records import Records
+from richbll_bench.tables import rich_table
+
+RECORDS = Path("records")
+
+
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; without any, they are listed.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper's number when left out.", min=1)] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Seconds instead of hours, to see that it runs.")] = False,
+    jobs: Annotated[int, typer.Option(help="Processes side by side.", min=1)] = 1,
+    engine: Annotated[str, typer.Option(help="Where jobs run: local, or ray for a running Ray cluster.")] = "local",
+    records: Annotated[Path, typer.Option(help="Folder of the records, one file for each experiment.")] = RECORDS,
+) -> None:
+    """Run experiments of the paper and beyond. What is on record already is not run again."""
+    from rich.console import Console
+
+    console = Console()
+    if not names:
+        for found in map(experiments.load, experiments.names()):
+            console.print(f"[bold]{found.name:20}[/] {found.title} ({found.num_seeds} seeds)")
+        return
+    if engine not in ENGINES:
+        raise EngineError(f"There is no engine {engine!r}; there are {', '.join(ENGINES)}.")
+    if unknown := [name for name in names if name not in experiments.names()]:
+        raise UnknownExperimentError(
+            f"There is no experiment {unknown[0]!r}; there are {', '.join(experiments.names())}."
+        )
+    kept = Records(records / "tiny" if tiny else records)
+    for name in names:
+        experiment = experiments.load(name)
+        size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny)
+        run(experiment, size, kept, num_jobs=jobs, engine=engine, say=console.log if console.is_terminal else print)
+        for table in experiment.tables(kept.read(name)):
+            console.print(rich_table(table))

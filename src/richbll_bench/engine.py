@@ -1,0 +1,96 @@
+"""Jobs side by side: joblib is the only parallel interface, on this machine or on a Ray cluster that is there already.
+
+Records are appended by this process, job by job, so a run that is killed goes on where it was.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from tqdm import tqdm
+
+from richbll_bench.errors import EngineError
+from richbll_bench.experiment import Experiment, Job, Size
+from richbll_bench.records import Record, Records
+
+ENGINES = ("local", "ray")
+
+
+def missing(job: Job, records: Records) -> Job | None:
+    """The job for the seeds that are not all on record under its settings; None when there are none."""
+    seeds = [seed for seed in job.seeds if not all(records.done(key, job.settings) for key in job.keys(seed))]
+    return replace(job, seeds=tuple(seeds)) if seeds else None
+
+
+def run(
+    experiment: Experiment,
+    size: Size,
+    records: Records,
+    *,
+    num_jobs: int = 1,
+    engine: str = "local",
+    progress: bool | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Run what is missing; returns how many records were added."""
+    found = [missing(job, records) for job in experiment.jobs(size)]
+    todo = sorted((job for job in found if job is not None), key=lambda job: -job.cost * len(job.seeds))
+    say(f"{experiment.name}: {len(todo)} of {len(found)} jobs to run, {sum(len(job.seeds) for job in todo)} seeds")
+    count = 0
+    disable = None if progress is None else not progress
+    with tqdm(total=len(todo), desc=experiment.name, unit="job", disable=disable) as bar:
+        for job, made in _results(todo, num_jobs, engine):
+            for record in made:
+                records.append(record)
+            count += len(made)
+            bar.update()
+            say(f"{job.name}: {len(made)} records")
+    return count
+
+
+def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[tuple[Job, Sequence[Record]]]:
+    """As they come."""
+    if not jobs:
+        return
+    if num_jobs == 1 and engine == "local":
+        for job in jobs:
+            yield _done(job)
+        return
+    from joblib import Parallel, delayed
+
+    with _backend(engine):
+        parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+        yield from parallel(delayed(_on_one_thread)(job) for job in jobs)
+
+
+def _done(job: Job) -> tuple[Job, Sequence[Record]]:
+    return job, job.run(job)
+
+
+def _on_one_thread(job: Job) -> tuple[Job, Sequence[Record]]:
+    """In a process of its own, beside others."""
+    torch.set_num_threads(1)
+    return _done(job)
+
+
+@contextmanager
+def _backend(engine: str) -> Iterator[None]:
+    from joblib import parallel_config
+
+    if engine == "ray":
+        try:
+            import ray
+            from ray.util.joblib import register_ray
+        except ModuleNotFoundError as error:
+            raise EngineError("--engine ray needs ray: pip install 'richbll[ray]'") from error
+        if not ray.is_initialized():
+            try:
+                ray.init(address="auto", log_to_driver=False)
+            except ConnectionError as error:
+                raise EngineError(
+                    "--engine ray joins a Ray cluster that is running, and there is none: ray start --head"
+                ) from error
+        register_ray()
+    with parallel_config(backend="ray" if engine == "ray" else "loky"):
+        yield
