@@ -24,9 +24,9 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor
 
 from richbll import RegressionPredictive, __version__
-from richbll_bench.methods import Fit, bayesian_last_layer, network_alone, ntk_gp
 from richbll_bench.metrics import coverage, gaussian_crps, gaussian_nll
 from richbll_bench.nets import Pair, mean_squared_error, mlp, train
+from richbll_bench.posthoc import Fit, bayesian_last_layer, network_alone, ntk_gp
 
 Row = dict[str, float]
 T = TypeVar("T")

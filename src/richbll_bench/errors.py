@@ -16,6 +16,7 @@ __all__ = [
     "TableError",
     "UnknownDatasetError",
     "UnknownExperimentError",
+    "UnknownMethodError",
 ]
 
 
@@ -69,3 +70,7 @@ class UnknownExperimentError(RichBLLError, ValueError):
 
 class EngineError(RichBLLError):
     """Jobs cannot be run where they were to be run."""
+
+
+class UnknownMethodError(RichBLLError, ValueError):
+    """There is no method of that name."""

@@ -1,0 +1,75 @@
+"""The paper's table of test NLL on five UCI data sets, all methods on the same splits."""
+
+import time
+from collections.abc import Sequence
+
+from richbll_bench import methods
+from richbll_bench.experiment import Experiment, Job, Size
+from richbll_bench.paper_numbers import paper_table
+from richbll_bench.records import Key, Record, new_record
+from richbll_bench.regression.backbones import setting
+from richbll_bench.regression.task import Task, scores
+from richbll_bench.tables import Row, Table, beside, comparison, comparison_table, ours
+
+DATASETS = ("boston", "concrete", "energy", "power", "wine_red")
+_GRID = ("map_grid", "bll_grid", "rich_bll_grid", "rich_bll_s_grid")
+_ON_BACKBONES = ("map", "bll", "rich_bll", "rich_bll_s", "rich_bll_wide", "laplace_last_layer", *_GRID)
+_SMALL = ("ntk_gp",)  # where the kernel fits
+_TRAINED = ("vbll", "rbf_gp", "dropout", "dropout_last_layer", "ensemble", "swag", "bbb")
+_COMPARED = (("rich_bll", "bll"), ("rich_bll_s", "bll"), ("rich_bll", "map"))
+_COST = {"boston": 36, "concrete": 70, "energy": 36, "power": 300, "wine_red": 36}  # thousands of steps
+
+
+def run(job: Job) -> list[Record]:
+    """Fit every method for all seeds, and score it on the test rows."""
+    task = Task(setting(job.dataset, job.settings["tiny"]), job.seeds, job.settings["tiny"])
+    found = []
+    for name in job.methods:
+        began = time.perf_counter()
+        fitted = methods.load(name).fit(task)
+        seconds = (time.perf_counter() - began) / len(job.seeds)
+        for seed, part, one in zip(job.seeds, task.splits, fitted, strict=True):
+            key = Key(job.experiment, job.dataset, name, seed)
+            found.append(new_record(key, job.settings, scores(one, part.test), seconds))
+    return found
+
+
+def _jobs(size: Size) -> list[Job]:
+    datasets = DATASETS[:2] if size.tiny else DATASETS
+    seeds, settings = tuple(range(size.num_seeds)), {"tiny": size.tiny}
+    groups = [(_ON_BACKBONES, 1.0), (_SMALL, 0.3), *(((name,), 1.0) for name in _TRAINED if name in methods.names())]
+    return [
+        Job("uci", dataset, names, seeds, settings, run, cost * _COST[dataset])
+        for dataset in datasets
+        for names, cost in groups
+        if not (names == _SMALL and dataset == "power")
+    ]
+
+
+def _tables(records: Sequence[Record]) -> list[Table]:
+    paper = paper_table("uci_nll")
+    extra = [Row(name, methods.load(name).title, 3) for name in (*_ON_BACKBONES, *_SMALL, *_TRAINED) if _known(name)]
+    listed = {row.name for row in paper.rows}
+    table = ours(records, paper, extra=[row for row in extra if row.name not in listed])
+    there = {(record.key.dataset, record.key.method) for record in records}
+    pairs = [
+        comparison(records, first, second, dataset=dataset, metric="nll")
+        for first, second in _COMPARED
+        for dataset in DATASETS
+        if {(dataset, first), (dataset, second)} <= there
+    ]
+    return [beside(table, paper), *([comparison_table(pairs)] if pairs else [])]
+
+
+def _known(name: str) -> bool:
+    return name.removesuffix("_grid") in methods.names()
+
+
+experiment = Experiment(
+    "uci",
+    "UCI regression",
+    "Five data sets, 20 random splits each, 2 × 50 ReLU networks in μP; test NLL in the targets' own units.",
+    20,
+    _jobs,
+    _tables,
+)

@@ -1,0 +1,143 @@
+"""Many networks of one shape trained as one: the network's number is a leading dimension of every tensor.
+
+On a CPU a step of twenty small networks costs little more than a step of one. Each of them sees its own rows in its own
+order and has its own gradient clipped, so it is the network that it would have been alone.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+State = dict[str, Tensor]
+Forward = Callable[..., Any]  # one network as a function of its inputs
+Objective = Callable[[Forward, Tensor, Tensor], Tensor]  # of a network, inputs (n, d) and targets (n, 1)
+Rate = Callable[[str, tuple[int, ...]], float]
+Pairs = tuple[Tensor, Tensor]  # inputs (S, n, d) and targets (S, n, 1) of every network
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    clip: float = 1.0  # the gradient's norm, network by network
+    every: int = 10  # epochs between two looks at the validation rows
+
+
+def squared_error(network: Forward, x: Tensor, y: Tensor) -> Tensor:
+    """Mean of (f(x) − y)²."""  # ()
+    return (network(x) - y).square().mean()
+
+
+class Together:
+    """Networks under training."""
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        objective: Objective,
+        recipe: Recipe,
+        rate: Rate = lambda *_: 1.0,
+        randomness: str = "error",  # "different" for networks that draw random numbers
+    ) -> None:
+        self._recipe = recipe
+        self._skeleton = copy.deepcopy(networks[0]).to("meta")
+        parameters, self._buffers = stack_module_state(list(networks))
+        self._parameters: State = dict(parameters)
+        self._randomness = randomness
+        self._loss = self._mapped(objective)
+        groups = [
+            {"params": [stacked], "lr": recipe.learning_rate * rate(name, tuple(stacked.shape[1:]))}
+            for name, stacked in self._parameters.items()
+        ]
+        self._optimizer = torch.optim.AdamW(
+            groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        )
+
+    def _mapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Over networks, of a function of one network and its rows."""
+
+        def of_one(parameters: State, buffers: State, *rows: Tensor) -> Any:
+            return function(lambda *a, **k: functional_call(self._skeleton, (parameters, buffers), a, k), *rows)
+
+        mapped = vmap(of_one, randomness=self._randomness)
+        return lambda *rows: mapped(self._parameters, self._buffers, *rows)
+
+    def epoch(self, x: Tensor, y: Tensor, orders: Tensor) -> None:
+        """One epoch over rows x (S, N, d) and y (S, N, 1), each network in its own order (S, N)."""
+        who = torch.arange(len(x)).unsqueeze(1)
+        x, y = x[who, orders], y[who, orders]
+        size = self._recipe.batch_size
+        for start in range(0, x.shape[1], size):
+            self._step(x[:, start : start + size], y[:, start : start + size])
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        stacked = list(self._parameters.values())
+        gradients = torch.autograd.grad(self._loss(x, y).sum(), stacked)
+        squares = [g.flatten(1).square().sum(dim=1) for g in gradients]
+        norms = torch.stack(squares).sum(dim=0).sqrt()  # (S,)
+        factors = (self._recipe.clip / (norms + 1e-6)).clamp(max=1.0)
+        for parameter, g in zip(stacked, gradients, strict=True):
+            # torch's fused AdamW reads memory in order, whatever the strides of a gradient are
+            parameter.grad = (g * factors.view(-1, *[1] * (g.ndim - 1))).contiguous()
+        self._optimizer.step()
+
+    def evaluate(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """Of every network and its rows."""
+        with torch.no_grad():
+            return self._mapped(function)(*rows)
+
+    def state(self, number: int) -> State:
+        """A copy of one network's parameters and buffers."""
+        held = self._parameters | dict(self._buffers)
+        return {name: stacked[number].detach().clone() for name, stacked in held.items()}
+
+
+def orders(seeds: Sequence[int], num_rows: int) -> Iterator[Tensor]:
+    """The order of the rows in every epoch, for each seed from its own random numbers."""  # (S, N)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    while True:
+        yield torch.stack([torch.randperm(num_rows, generator=generator) for generator in generators])
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What the validation rows have chosen for one network."""
+
+    epochs: int
+    error: float  # mean squared, on the validation rows
+    state: State
+
+
+def select(together: Together, seeds: Sequence[int], train: Pairs, validation: Pairs, recipe: Recipe) -> list[Selected]:
+    """Train on, look every so many epochs, and keep every network at its best."""
+    (x, y), best = train, [Selected(0, float("inf"), {})] * len(seeds)
+    ways = orders(seeds, x.shape[1])
+    for epoch in range(1, recipe.epochs + 1):
+        together.epoch(x, y, next(ways))
+        if epoch % recipe.every == 0 or epoch == recipe.epochs:
+            errors = together.evaluate(squared_error, *validation)
+            for number, error in enumerate(errors.tolist()):
+                if error < best[number].error:
+                    best[number] = Selected(epoch, error, together.state(number))
+    return best
+
+
+def train_for(together: Together, seeds: Sequence[int], train: Pairs, epochs: Sequence[int]) -> list[State]:
+    """Train every network for its own number of epochs."""
+    x, y = train
+    ways, states = orders(seeds, x.shape[1]), [State() for _ in seeds]
+    for epoch in range(1, max(epochs) + 1):
+        together.epoch(x, y, next(ways))
+        for number, last in enumerate(epochs):
+            if last == epoch:
+                states[number] = together.state(number)
+    return states
