@@ -3,6 +3,7 @@
 Records are appended by this process, job by job, so a run that is killed goes on where it was.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import torch
 from tqdm import tqdm
 
+from richbll.errors import RichBLLWarning
 from richbll_bench.errors import EngineError
 from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.records import Record, Records
@@ -65,7 +67,9 @@ def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[tuple[Job,
 
 
 def _done(job: Job) -> tuple[Job, Sequence[Record]]:
-    return job, job.run(job)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RichBLLWarning)  # what they are about is in the settings and on purpose
+        return job, job.run(job)
 
 
 def _on_one_thread(job: Job) -> tuple[Job, Sequence[Record]]:

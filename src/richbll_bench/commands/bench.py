@@ -1,5 +1,6 @@
 """`richbll bench NAME …`: runs experiments, and prints their tables."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from richbll_bench.records import Records
 from richbll_bench.tables import rich_table
 
 RECORDS = Path("records")
+_WIDE = 160  # columns, where there is no terminal to ask
 
 
 def command(
@@ -26,7 +28,7 @@ def command(
     """Run experiments of the paper and beyond. What is on record already is not run again."""
     from rich.console import Console
 
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
     if not names:
         for found in map(experiments.load, experiments.names()):
             console.print(f"[bold]{found.name:20}[/] {found.title} ({found.num_seeds} seeds)")
