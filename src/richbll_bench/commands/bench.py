@@ -20,6 +20,7 @@ _WIDE = 160  # columns, where there is no terminal to ask
 def command(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; without any, they are listed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper's number when left out.", min=1)] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Seconds instead of hours, to see that it runs.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes side by side.", min=1)] = 1,
     engine: Annotated[str, typer.Option(help="Where jobs run: local, or ray for a running Ray cluster.")] = "local",
@@ -43,6 +44,7 @@ def command(
     for name in names:
         experiment = experiments.load(name)
         size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny)
-        run(experiment, size, kept, num_jobs=jobs, engine=engine, say=console.log if console.is_terminal else print)
+        say = console.log if console.is_terminal else print
+        run(experiment, size, kept, num_jobs=jobs, engine=engine, datasets=dataset or (), say=say)
         for table in experiment.tables(kept.read(name)):
             console.print(rich_table(table))

@@ -1,14 +1,12 @@
 """The paper's table of test NLL on five UCI data sets, all methods on the same splits."""
 
-import time
 from collections.abc import Sequence
 
 from richbll_bench import methods
 from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.paper_numbers import paper_table
-from richbll_bench.records import Key, Record, new_record
-from richbll_bench.regression.backbones import setting
-from richbll_bench.regression.task import Task, scores
+from richbll_bench.records import Record
+from richbll_bench.regression.running import on_test_rows, records_of
 from richbll_bench.tables import Row, Table, beside, comparison, comparison_table, ours
 
 DATASETS = ("boston", "concrete", "energy", "power", "wine_red")
@@ -22,16 +20,7 @@ _COST = {"boston": 36, "concrete": 70, "energy": 36, "power": 300, "wine_red": 3
 
 def run(job: Job) -> list[Record]:
     """Fit every method for all seeds, and score it on the test rows."""
-    task = Task(setting(job.dataset, job.settings["tiny"]), job.seeds, job.settings["tiny"])
-    found = []
-    for name in job.methods:
-        began = time.perf_counter()
-        fitted = methods.load(name).fit(task)
-        seconds = (time.perf_counter() - began) / len(job.seeds)
-        for seed, part, one in zip(job.seeds, task.splits, fitted, strict=True):
-            key = Key(job.experiment, job.dataset, name, seed)
-            found.append(new_record(key, job.settings, scores(one, part.test), seconds))
-    return found
+    return records_of(job, methods.load, on_test_rows)
 
 
 def _jobs(size: Size) -> list[Job]:

@@ -31,6 +31,7 @@ class Setting:
     dataset: str
     recipe: Recipe
     num_rows: int | None = None  # of all rows, for tiny runs
+    num_seen: int | None = None  # of the training and validation rows; inputs are scaled by all of them
     width: int = 50
 
 
@@ -71,7 +72,8 @@ def setting(dataset: str, tiny: bool) -> Setting:
 def splits_of(wanted: Setting, seeds: Sequence[int]) -> list[Split]:
     """The rows of every seed."""
     examples = datasets.load(wanted.dataset)
-    return [split(examples, seed, wanted.num_rows) for seed in seeds]
+    parts = [split(examples, seed, wanted.num_rows) for seed in seeds]
+    return parts if wanted.num_seen is None else [part.limited(wanted.num_seen) for part in parts]
 
 
 def stacked(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

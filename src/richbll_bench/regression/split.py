@@ -1,6 +1,6 @@
 """Train, validation and test rows of one seed, prepared as in the paper's appendix."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,15 @@ class Split:
         """Train and validation together, for retraining."""
         (x, y), (x_more, y_more) = self.train, self.validation
         return torch.cat([x, x_more]), torch.cat([y, y_more])
+
+    def limited(self, num_rows: int) -> "Split":
+        """So many training and validation rows together, in the same proportion; the test rows are the same."""
+        num_train = round(num_rows * _TRAIN / (_TRAIN + _VALIDATION))
+        train, validation = (
+            (x[:count], y[:count])
+            for (x, y), count in ((self.train, num_train), (self.validation, num_rows - num_train))
+        )
+        return replace(self, train=train, validation=validation)
 
     def prepared(self, x: np.ndarray) -> Tensor:
         """Other inputs of the same kind, as the network sees them."""
