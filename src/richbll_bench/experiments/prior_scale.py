@@ -1,7 +1,8 @@
 """Beyond the paper: what the scale of the last layer and of its prior does to BLL and to Rich-BLL.
 
 The readout w₃ · (s a) / √n with w₃ divided by s is the same function for every s. A Bayesian last layer is not the
-same: its prior is one on w₃, so a small s makes it sure of itself. AᵀA rescales itself with s, and Rich-BLL does not notice.
+same: its prior is one on w₃, so a small s makes it sure of itself. AᵀA rescales itself with s, and
+Rich-BLL does not notice.
 """
 
 import copy
