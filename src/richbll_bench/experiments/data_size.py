@@ -106,7 +106,7 @@ def _draw(records: Sequence[Record]) -> "Drawing":
 experiment = Experiment(
     "data-size",
     "Rich against plain as the data grows",
-    "Networks trained on few rows and on many, and posteriors from the same rows: where rows are few the prior matters.",
+    "Networks trained on few rows and on many, and posteriors from the same rows. With few rows the prior matters.",
     10,
     _jobs,
     _tables,
