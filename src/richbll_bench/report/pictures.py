@@ -12,7 +12,7 @@ from richbll_bench.experiment import Figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "legend.frameon": False,
