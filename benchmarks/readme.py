@@ -1,4 +1,4 @@
-"""Write the numbers of README.md from records: `make readme` after `make demo` and `make bench`.
+"""Write the numbers of README.md from records: `make readme` after `make demo`, `make bench` and `richbll bench`.
 
 Text between `<!-- record NAME -->` and `<!-- end NAME -->` belongs to this script. With --check nothing is written, and
 the exit code says whether README.md is what the records say.
@@ -10,6 +10,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from richbll_bench.records import Records
+from richbll_bench.report.readme import results
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "records"
@@ -71,10 +74,11 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 
 def rendered(text: str) -> str:
     """The text with every section written from its record."""
-    for name, (file, render) in SECTIONS.items():
+    bodies = {name: render(json.loads((RECORDS / file).read_text())) for name, (file, render) in SECTIONS.items()}
+    bodies["results"] = results(Records(ROOT / "records"))
+    for name, body in bodies.items():
         before, rest = text.split(f"<!-- record {name} -->\n")
         _, after = rest.split(f"<!-- end {name} -->")
-        body = render(json.loads((RECORDS / file).read_text()))
         text = f"{before}<!-- record {name} -->\n{body}\n<!-- end {name} -->{after}"
     return text
 

@@ -1,13 +1,12 @@
 """From a public source into the cache, converted where the source ships another format."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from richbll_bench.data.checksum import check_file
 from richbll_bench.data.dataset import Dataset, Source
 from richbll_bench.data.download import Progress, download
 from richbll_bench.errors import ChecksumError, DatasetError, DownloadError, MissingDatasetError
+from richbll_bench.replacing import replacing
 
 
 def fetch(dataset: Dataset, folder: Path, *, timeout: float = 30.0, progress: Progress | None = None) -> Path:
@@ -30,23 +29,9 @@ def _fetch_from(source: Source, destination: Path, sha256: str, timeout: float, 
     shipped = destination.with_name(destination.name + ".source")
     download(source.url, shipped, source.sha256, timeout=timeout, progress=progress)
     try:
-        _write(destination, source.convert(shipped.read_bytes()), sha256)
+        with replacing(destination) as temporary:
+            temporary.write_bytes(source.convert(shipped.read_bytes()))
+            check_file(temporary, sha256)
     except OSError as error:
         raise DownloadError(source.url, f"{destination} cannot be written ({error}).") from error
     shipped.unlink(missing_ok=True)
-
-
-def _write(destination: Path, content: bytes, sha256: str) -> None:
-    """Under another name first, so that the file is there whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        check_file(temporary, sha256)
-        temporary.chmod(0o644)
-        os.replace(temporary, destination)
-    finally:
-        temporary.unlink(missing_ok=True)
