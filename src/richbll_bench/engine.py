@@ -67,8 +67,13 @@ def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[tuple[Job,
     from joblib import Parallel, delayed
 
     with _backend(engine):
-        parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
-        yield from parallel(delayed(_on_one_thread)(job) for job in jobs)
+        if engine == "local":
+            parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+            yield from parallel(delayed(_on_one_thread)(job) for job in jobs)
+            return
+        for start in range(0, len(jobs), num_jobs):  # Ray's backend gives all results at once, so a few jobs at a time
+            some = jobs[start : start + num_jobs]
+            yield from Parallel(n_jobs=num_jobs, batch_size=1)(delayed(_on_one_thread)(job) for job in some)
 
 
 def _done(job: Job) -> tuple[Job, Sequence[Record]]:
@@ -100,6 +105,6 @@ def _backend(engine: str) -> Iterator[None]:
                 raise EngineError(
                     "--engine ray joins a Ray cluster that is running, and there is none: ray start --head"
                 ) from error
-        register_ray()
+        register_ray()  # type: ignore[no-untyped-call,unused-ignore]
     with parallel_config(backend="ray" if engine == "ray" else "loky"):
         yield
