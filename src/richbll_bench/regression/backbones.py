@@ -86,12 +86,17 @@ def trained_backbones(wanted: Setting, seeds: Sequence[int]) -> list[Trained]:
     parts = dict(zip(seeds, splits_of(wanted, seeds), strict=True))
     missing = [seed for seed in seeds if not _path(wanted, seed).is_file()]
     if missing:
-        for seed, found, final in zip(missing, *_train(wanted, missing, [parts[s] for s in missing]), strict=True):
+        for seed, found, final in zip(
+            missing, *train_backbones(wanted, missing, [parts[s] for s in missing]), strict=True
+        ):
             _keep(_path(wanted, seed), found, final)
     return [_load(wanted, seed, parts[seed]) for seed in seeds]
 
 
-def _train(wanted: Setting, seeds: list[int], parts: list[Split]) -> tuple[list[Selected], list[State]]:
+def train_backbones(
+    wanted: Setting, seeds: Sequence[int], parts: Sequence[Split]
+) -> tuple[list[Selected], list[State]]:
+    """Networks as the validation rows have chosen them, and trained again; first weights and orders by seed."""
     num_inputs = parts[0].train[0].shape[1]
 
     def together() -> Together:

@@ -19,6 +19,8 @@ Objective = Callable[[Forward, Tensor, Tensor], Tensor]  # of a network, inputs 
 Rate = Callable[[str, tuple[int, ...]], float]
 Pairs = tuple[Tensor, Tensor]  # inputs (S, n, d) and targets (S, n, 1) of every network
 
+_WORTH_IT = 0.75  # networks that are done are put away when no more than this part is going on
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -46,7 +48,8 @@ class Together:
         objective: Objective,
         recipe: Recipe,
         rate: Rate = lambda *_: 1.0,
-        randomness: str = "error",  # "different" for networks that draw random numbers
+        randomness: str = "error",  # "same" or "different" for networks that draw random numbers
+        decay: Rate = lambda *_: 1.0,  # how many times the weight decay a parameter has
     ) -> None:
         self._recipe = recipe
         self._skeleton = copy.deepcopy(networks[0]).to("meta")
@@ -55,12 +58,14 @@ class Together:
         self._randomness = randomness
         self._loss = self._mapped(objective)
         groups = [
-            {"params": [stacked], "lr": recipe.learning_rate * rate(name, tuple(stacked.shape[1:]))}
+            {
+                "params": [stacked],
+                "lr": recipe.learning_rate * rate(name, tuple(stacked.shape[1:])),
+                "weight_decay": recipe.weight_decay * decay(name, tuple(stacked.shape[1:])),
+            }
             for name, stacked in self._parameters.items()
         ]
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
-        )
+        self._optimizer = torch.optim.AdamW(groups, fused=True)
 
     def _mapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Over networks, of a function of one network and its rows."""
@@ -95,6 +100,15 @@ class Together:
         with torch.no_grad():
             return self._mapped(function)(*rows)
 
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Go on with these networks alone."""
+        for group, (name, old) in zip(self._optimizer.param_groups, self._parameters.items(), strict=True):
+            new = old.detach()[numbers].requires_grad_()
+            moments = self._optimizer.state.pop(old, {})
+            self._optimizer.state[new] = {key: m[numbers] if m.ndim else m for key, m in moments.items()}
+            group["params"], self._parameters[name] = [new], new
+        self._buffers = {name: stacked[numbers] for name, stacked in self._buffers.items()}
+
     def state(self, number: int) -> State:
         """A copy of one network's parameters and buffers."""
         held = self._parameters | dict(self._buffers)
@@ -113,31 +127,41 @@ class Selected:
     """What the validation rows have chosen for one network."""
 
     epochs: int
-    error: float  # mean squared, on the validation rows
+    error: float  # on the validation rows: mean squared, if nothing else was asked for
     state: State
 
 
-def select(together: Together, seeds: Sequence[int], train: Pairs, validation: Pairs, recipe: Recipe) -> list[Selected]:
+def select(
+    together: Together,
+    seeds: Sequence[int],
+    train: Pairs,
+    validation: Pairs,
+    recipe: Recipe,
+    error: Objective = squared_error,
+) -> list[Selected]:
     """Train on, look every so many epochs, and keep every network at its best."""
     (x, y), best = train, [Selected(0, float("inf"), {})] * len(seeds)
     ways = orders(seeds, x.shape[1])
     for epoch in range(1, recipe.epochs + 1):
         together.epoch(x, y, next(ways))
         if epoch % recipe.every == 0 or epoch == recipe.epochs:
-            errors = together.evaluate(squared_error, *validation)
-            for number, error in enumerate(errors.tolist()):
-                if error < best[number].error:
-                    best[number] = Selected(epoch, error, together.state(number))
+            for number, now in enumerate(together.evaluate(error, *validation).tolist()):
+                if now < best[number].error:
+                    best[number] = Selected(epoch, now, together.state(number))
     return best
 
 
 def train_for(together: Together, seeds: Sequence[int], train: Pairs, epochs: Sequence[int]) -> list[State]:
     """Train every network for its own number of epochs."""
     x, y = train
-    ways, states = orders(seeds, x.shape[1]), [State() for _ in seeds]
+    ways, states, running = orders(seeds, x.shape[1]), [State() for _ in seeds], list(range(len(seeds)))
     for epoch in range(1, max(epochs) + 1):
-        together.epoch(x, y, next(ways))
-        for number, last in enumerate(epochs):
-            if last == epoch:
-                states[number] = together.state(number)
+        together.epoch(x[running], y[running], next(ways)[running])
+        for place, number in enumerate(running):
+            if epochs[number] == epoch:
+                states[number] = together.state(place)
+        going = [place for place, number in enumerate(running) if epochs[number] > epoch]
+        if going and len(going) <= _WORTH_IT * len(running):
+            together.keep(going)
+            running = [running[place] for place in going]
     return states
