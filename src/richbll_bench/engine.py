@@ -32,16 +32,15 @@ def run(
     *,
     num_jobs: int = 1,
     engine: str = "local",
-    datasets: Sequence[str] = (),
     progress: bool | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run what is missing, of all data sets or of some; returns how many records were added."""
     jobs = experiment.jobs(size)
-    if unknown := set(datasets) - {job.dataset for job in jobs}:
+    if unknown := set(size.datasets) - {job.dataset for job in jobs}:
         known = ", ".join(sorted({job.dataset for job in jobs}))
         raise EngineError(f"{experiment.name} has no data set {sorted(unknown)[0]!r}; it has {known}.")
-    found = [missing(job, records) for job in jobs if not datasets or job.dataset in datasets]
+    found = [missing(job, records) for job in jobs if not size.datasets or job.dataset in size.datasets]
     todo = sorted((job for job in found if job is not None), key=lambda job: -job.cost * len(job.seeds))
     say(f"{experiment.name}: {len(todo)} of {len(found)} jobs to run, {sum(len(job.seeds) for job in todo)} seeds")
     count = 0

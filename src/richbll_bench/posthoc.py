@@ -34,7 +34,6 @@ class PostHoc:
     source: str
     fit_one: Fit
     grid: bool = False
-    most_rows: int | None = None  # beyond this it is not run
 
     def fit(self, task: Task) -> list[Fitted]:
         """One backbone after the other."""

@@ -51,9 +51,9 @@ def test_what_is_on_record_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_only_some_data_sets(tmp_path: Path) -> None:
-    assert run(MADE_UP, Size(1), Records(tmp_path), datasets=["two"], progress=False) == 2
+    assert run(MADE_UP, Size(1, datasets=("two",)), Records(tmp_path), progress=False) == 2
     with pytest.raises(EngineError, match=r"no data set 'six'; it has four, one, three, two"):
-        run(MADE_UP, Size(1), Records(tmp_path), datasets=["six"], progress=False)
+        run(MADE_UP, Size(1, datasets=("six",)), Records(tmp_path), progress=False)
 
 
 def test_a_seed_of_which_one_method_is_missing_is_run(tmp_path: Path) -> None:

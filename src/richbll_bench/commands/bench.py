@@ -43,8 +43,8 @@ def command(
     kept = Records(records / "tiny" if tiny else records)
     for name in names:
         experiment = experiments.load(name)
-        size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny)
+        size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny, tuple(dataset or ()))
         say = console.log if console.is_terminal else print
-        run(experiment, size, kept, num_jobs=jobs, engine=engine, datasets=dataset or (), say=say)
+        run(experiment, size, kept, num_jobs=jobs, engine=engine, say=say)
         for table in experiment.tables(kept.read(name)):
             console.print(rich_table(table))

@@ -7,5 +7,4 @@ method = PostHoc(
     "NTK-GP (linearised Laplace)",
     "What Rich-BLL approximates, by N × N algebra in float64, prior variance 1; up to 2500 rows.",
     ntk_gp(1.0),
-    most_rows=2500,
 )
