@@ -109,6 +109,10 @@ class Together:
             group["params"], self._parameters[name] = [new], new
         self._buffers = {name: stacked[numbers] for name, stacked in self._buffers.items()}
 
+    def weights(self) -> Tensor:
+        """All parameters of every network as one vector."""  # (S, P)
+        return torch.cat([stacked.detach().flatten(1) for stacked in self._parameters.values()], dim=1)
+
     def state(self, number: int) -> State:
         """A copy of one network's parameters and buffers."""
         held = self._parameters | dict(self._buffers)
