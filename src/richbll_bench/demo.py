@@ -27,6 +27,7 @@ from richbll import RegressionPredictive, __version__
 from richbll_bench.metrics import coverage, gaussian_crps, gaussian_nll
 from richbll_bench.nets import Pair, mean_squared_error, mlp, train
 from richbll_bench.posthoc import Fit, bayesian_last_layer, network_alone, ntk_gp
+from richbll_bench.toys.curve import END, curve_data, curve_inputs, regions, true_curve
 
 Row = dict[str, float]
 T = TypeVar("T")
@@ -69,8 +70,6 @@ def methods(settings: Settings) -> dict[str, Fit]:
 
 # ---------------------------------------------------------------------- the curve
 
-GAP, EDGE, END = 0.7, 2.0, 3.0  # the data has GAP ≤ |x| ≤ EDGE, the picture |x| ≤ END
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -81,41 +80,23 @@ class Curve:
     predictions: dict[str, RegressionPredictive]
 
 
-def true_curve(x: Tensor) -> Tensor:
-    """The function behind the noise."""
-    return torch.cos(2.2 * x) + 0.3 * x
-
-
-def curve_data(settings: Settings) -> Pair:
-    """Half of the points on either side of the gap."""  # (N, 1), (N, 1)
-    generator = torch.Generator().manual_seed(settings.seed)
-    N = settings.curve_points
-    distance = GAP + (EDGE - GAP) * torch.rand(N, 1, generator=generator)
-    x = torch.where(torch.arange(N).unsqueeze(-1) % 2 == 0, distance, -distance)
-    return x, true_curve(x) + settings.curve_noise_std * torch.randn(N, 1, generator=generator)
-
-
 def run_curve(settings: Settings) -> Curve:
     """Train once, then predict with every method."""
-    data, noise_variance = curve_data(settings), settings.curve_noise_std**2
+    data = curve_data(settings.curve_points, settings.curve_noise_std, settings.seed)
+    noise_variance = settings.curve_noise_std**2
     model = mlp(1, settings.width, settings.seed)
     train(model, data, epochs=settings.curve_epochs, batch_size=len(data[0]), learning_rate=1e-2, seed=settings.seed)
-    grid = torch.linspace(-END, END, 301).unsqueeze(-1)
+    inputs = curve_inputs()
     fits = {name: fit for name, fit in methods(settings).items() if name != "MAP"}
-    return Curve(data, grid, {name: fit(model, data, noise_variance)(grid) for name, fit in fits.items()})
+    return Curve(data, inputs, {name: fit(model, data, noise_variance)(inputs) for name, fit in fits.items()})
 
 
 def curve_row(grid: Tensor, pred: RegressionPredictive) -> Row:
     """Mean epistemic standard deviation by region, and the share of the true curve within two of them."""
-    distance, std = grid.abs(), pred.epistemic_variance.sqrt()
-    gap, outside = distance < GAP, distance > EDGE
+    std = pred.epistemic_variance.sqrt()
     covered = (pred.mean - true_curve(grid)).abs() <= 2 * std
-    return {
-        "inside": float(std[~gap & ~outside].mean()),
-        "gap": float(std[gap].mean()),
-        "outside": float(std[outside].mean()),
-        "covered": float(covered.double().mean()),
-    }
+    means = {name: float(std[where].mean()) for name, where in regions(grid).items()}
+    return means | {"covered": float(covered.double().mean())}
 
 
 def draw_curve(curve: Curve, path: Path) -> None:

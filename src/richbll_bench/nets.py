@@ -16,8 +16,8 @@ class Readout(nn.Linear):
         return super().forward(x * self.in_features**-0.5)
 
 
-def mlp(num_inputs: int, width: int, seed: int) -> nn.Sequential:
-    """Two hidden tanh layers, one output; the random numbers of the caller are not touched."""
+def mlp(num_inputs: int, width: int, seed: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    """Two hidden layers, one output; the random numbers of the caller are not touched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first, second, readout = nn.Linear(num_inputs, width), nn.Linear(width, width), Readout(width, 1)
@@ -27,7 +27,7 @@ def mlp(num_inputs: int, width: int, seed: int) -> nn.Sequential:
         nn.init.normal_(readout.weight)
         nn.init.zeros_(second.bias)
         nn.init.zeros_(readout.bias)
-    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), readout)
+    return nn.Sequential(first, activation(), second, activation(), readout)
 
 
 def train(
