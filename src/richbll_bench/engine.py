@@ -25,6 +25,21 @@ def missing(job: Job, records: Records) -> Job | None:
     return replace(job, seeds=tuple(seeds)) if seeds else None
 
 
+def wanted(experiment: Experiment, size: Size) -> list[Job]:
+    """All jobs, or those of some data sets and methods."""
+    jobs = experiment.jobs(size)
+    for what, names, known in (
+        ("data set", size.datasets, {job.dataset for job in jobs}),
+        ("method", size.methods, {method for job in jobs for method in job.methods}),
+    ):
+        if unknown := set(names) - known:
+            have = ", ".join(sorted(known))
+            raise EngineError(f"{experiment.name} has no {what} {sorted(unknown)[0]!r}; it has {have}.")
+    if size.methods:
+        jobs = [replace(job, methods=tuple(m for m in job.methods if m in size.methods)) for job in jobs]
+    return [job for job in jobs if job.methods and (not size.datasets or job.dataset in size.datasets)]
+
+
 def run(
     experiment: Experiment,
     size: Size,
@@ -35,12 +50,8 @@ def run(
     progress: bool | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Run what is missing, of all data sets or of some; returns how many records were added."""
-    jobs = experiment.jobs(size)
-    if unknown := set(size.datasets) - {job.dataset for job in jobs}:
-        known = ", ".join(sorted({job.dataset for job in jobs}))
-        raise EngineError(f"{experiment.name} has no data set {sorted(unknown)[0]!r}; it has {known}.")
-    found = [missing(job, records) for job in jobs if not size.datasets or job.dataset in size.datasets]
+    """Run what is missing; returns how many records were added."""
+    found = [missing(job, records) for job in wanted(experiment, size)]
     todo = sorted((job for job in found if job is not None), key=lambda job: -job.cost * len(job.seeds))
     say(f"{experiment.name}: {len(todo)} of {len(found)} jobs to run, {sum(len(job.seeds) for job in todo)} seeds")
     count = 0

@@ -23,6 +23,7 @@ class Size:
     num_seeds: int
     tiny: bool = False  # some seconds, to see that everything runs: fewer rows, epochs and samples
     datasets: tuple[str, ...] = ()  # only these; an experiment may take others than its own
+    methods: tuple[str, ...] = ()  # only these
 
 
 @dataclass(frozen=True)

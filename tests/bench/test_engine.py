@@ -56,6 +56,14 @@ def test_only_some_data_sets(tmp_path: Path) -> None:
         run(MADE_UP, Size(1, datasets=("six",)), Records(tmp_path), progress=False)
 
 
+def test_only_some_methods(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    assert run(MADE_UP, Size(1, methods=("b",)), records, progress=False) == 4
+    assert {method for _, method, *_ in values(records)} == {"b"}
+    with pytest.raises(EngineError, match="no method 'c'; it has a, b"):
+        run(MADE_UP, Size(1, methods=("c",)), records, progress=False)
+
+
 def test_a_seed_of_which_one_method_is_missing_is_run(tmp_path: Path) -> None:
     records, job = Records(tmp_path), jobs(Size(2))[0]
     records.append(new_record(Key("made-up", "one", "a", 0), job.settings, {"value": 0}, 1.0))

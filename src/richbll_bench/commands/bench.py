@@ -21,6 +21,7 @@ def command(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; without any, they are listed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper's number when left out.", min=1)] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be repeated.")] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Seconds instead of hours, to see that it runs.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes side by side.", min=1)] = 1,
     engine: Annotated[str, typer.Option(help="Where jobs run: local, or ray for a running Ray cluster.")] = "local",
@@ -43,7 +44,7 @@ def command(
     kept = Records(records / "tiny" if tiny else records)
     for name in names:
         experiment = experiments.load(name)
-        size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny, tuple(dataset or ()))
+        size = Size(seeds or (2 if tiny else experiment.num_seeds), tiny, tuple(dataset or ()), tuple(method or ()))
         say = console.log if console.is_terminal else print
         run(experiment, size, kept, num_jobs=jobs, engine=engine, say=say)
         for table in experiment.tables(kept.read(name)):
