@@ -8,13 +8,26 @@ from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Record
 from richbll_bench.regression.running import on_test_rows, records_of
-from richbll_bench.tables import Row, Table, beside, comparison, comparison_table, ours
+from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_table, ours
+from richbll_bench.tables.table import Better
 
 DATASETS = ("boston", "concrete", "energy", "power", "wine_red")
 _GRID = ("map_grid", "bll_grid", "rich_bll_grid", "rich_bll_s_grid")
 _ON_BACKBONES = ("map", "bll", "rich_bll", "rich_bll_s", "rich_bll_wide", "laplace_last_layer", *_GRID)
 _SMALL, _MOST_ROWS = ("ntk_gp",), 2500  # where the kernel fits
 _TRAINED = ("vbll", "rbf_gp", "dropout", "dropout_last_layer", "ensemble", "swag", "bbb")
+_MORE: tuple[tuple[str, str, Better | None, int], ...] = (
+    ("rmse", "Root mean squared error", "lower", 3),
+    ("crps", "Continuous ranked probability score", "lower", 3),
+    ("coverage_90", "Share of test targets in the 90 % interval", None, 3),
+    (
+        "fit_seconds",
+        "Seconds to fit: on a trained backbone, or with the training of the method's own networks",
+        None,
+        3,
+    ),
+    ("predict_seconds", "Seconds to predict all test rows", None, 5),
+)
 _COMPARED = (("rich_bll", "bll"), ("rich_bll_s", "bll"), ("rich_bll", "map"))
 _COST = {"boston": 36, "concrete": 70, "energy": 36, "power": 300, "wine_red": 36}  # thousands of steps
 
@@ -36,31 +49,38 @@ def _jobs(size: Size) -> list[Job]:
     ]
 
 
+def _rows() -> list[Row]:
+    """Methods that the paper's table does not have."""
+    listed = {row.name for row in paper_table("uci_nll").rows}
+    names = [name for name in (*_ON_BACKBONES, *_SMALL, *_TRAINED) if name not in listed]
+    return [Row(name, methods.load(name).title, 3) for name in names if name.removesuffix("_grid") in methods.names()]
+
+
 def _tables(records: Sequence[Record]) -> list[Table]:
-    paper = paper_table("uci_nll")
-    others = tuple(dict.fromkeys(r.key.dataset for r in records if r.key.dataset not in DATASETS))
-    extra = [Row(name, methods.load(name).title, 3) for name in (*_ON_BACKBONES, *_SMALL, *_TRAINED) if _known(name)]
-    listed = {row.name for row in paper.rows}
-    table = ours(records, paper, extra=[row for row in extra if row.name not in listed])
-    there = {(record.key.dataset, record.key.method) for record in records}
+    paper, there = paper_table("uci_nll"), {(record.key.dataset, record.key.method) for record in records}
+    others = [name for name in dict.fromkeys(name for name, _ in there) if name not in DATASETS]
     pairs = [
         comparison(records, first, second, dataset=dataset, metric="nll")
         for first, second in _COMPARED
-        for dataset in (*DATASETS, *others)
+        for dataset in (*DATASETS, *sorted(others))
         if {(dataset, first), (dataset, second)} <= there
     ]
-    found = [beside(table, paper)]
+    found = [beside(ours(records, paper, extra=_rows()), paper)]
     if others:  # data sets that the paper does not have
-        columns = tuple(replace(paper.columns[0], name=name, title=name, dataset=name) for name in others)
-        rows = tuple(replace(row, cells=(None,) * len(others)) for row in table.rows)
-        found.append(
-            ours(records, replace(paper, name="uci_others", title="Other data sets", columns=columns, rows=rows))
-        )
-    return [*found, *([comparison_table(pairs)] if pairs else [])]
+        columns = tuple(replace(paper.columns[0], name=name, title=name, dataset=name) for name in sorted(others))
+        found.append(_of_columns(records, paper, "uci_others", "Other data sets, test NLL", columns))
+    if pairs:
+        found.append(comparison_table(pairs))
+    for metric, title, better, decimals in _MORE:
+        columns = tuple(replace(c, metric=metric, better=better, decimals=decimals) for c in paper.columns)
+        found.append(_of_columns(records, paper, f"uci_{metric}", title, columns))
+    return found
 
 
-def _known(name: str) -> bool:
-    return name.removesuffix("_grid") in methods.names()
+def _of_columns(records: Sequence[Record], like: Table, name: str, title: str, columns: tuple[Column, ...]) -> Table:
+    """All methods in other columns than the paper's."""
+    rows = tuple(replace(row, cells=(None,) * len(columns)) for row in like.rows)
+    return ours(records, replace(like, name=name, title=title, columns=columns, rows=rows), extra=_rows())
 
 
 experiment = Experiment(
