@@ -62,9 +62,9 @@ class GaussianNetwork(nn.Module):
             relu,
             GaussianLinear(readout, width**-0.5, target_std, target_std),
         )
-        self.log_noise = nn.Parameter(torch.tensor(math.log(target_std)))  # log σ
+        self.log_noise = nn.Parameter(torch.tensor([math.log(target_std)]))  # (1,) log σ
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A draw of the outputs, the noise variance () and the KL ()."""
+        """A draw of the outputs, the noise variance (1,) and the KL ()."""
         kl = sum((layer.kl() for layer in self.layers if isinstance(layer, GaussianLinear)), torch.zeros(()))
         return self.layers(x), (2 * self.log_noise).exp(), kl
