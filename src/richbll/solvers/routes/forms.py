@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape, summed
-from richbll.network.structure import Gradient, Outer
+from richbll.network.structure import Gradient, Outer, place
 
 Uses = list[Gradient]  # of one parameter by one batch
 
@@ -50,7 +50,7 @@ class Form:
 
 def forms_of(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks) -> list[Form]:
     """Of every site, the same in all processes."""
-    met: dict[tuple[int, ...], int] = {}
+    met: dict[tuple[tuple[int, ...], ...], int] = {}
     mine = [_described(held_at(parts, shape), shape, met) for shape in sites]
     said = [json.loads(text) for text in ranks.texts(json.dumps(mine))]
     return [_common([own for own in found if own is not None]) for found in zip(*said, strict=True)]
@@ -61,7 +61,9 @@ def held_at(parts: list[dict[Site, Uses]], shape: SiteShape) -> list[Uses]:
     return [part[shape.site] for part in parts if part.get(shape.site)]
 
 
-def _described(held: list[Uses], shape: SiteShape, met: dict[tuple[int, ...], int]) -> dict[str, Any] | None:
+def _described(
+    held: list[Uses], shape: SiteShape, met: dict[tuple[tuple[int, ...], ...], int]
+) -> dict[str, Any] | None:
     """What this process holds, as JSON takes it; None without rows."""
     if not held:
         return None
@@ -69,7 +71,7 @@ def _described(held: list[Uses], shape: SiteShape, met: dict[tuple[int, ...], in
     found: dict[str, Any] = {"dense": [len(values), 0, shape.size], "dtype": _name(values), "factors": []}
     if all(isinstance(use, Outer) for uses in held for use in uses):
         tensors = [tensor for use in held[0] for tensor in use.tensors]
-        key = tuple(use.tensors[0].data_ptr() for uses in held for use in uses)
+        key = tuple(place(use.tensors[0]) for uses in held for use in uses)
         found["factors"] = [[len(tensor), 0, tensor.shape[3], _name(tensor)] for tensor in tensors]
         found["longest"] = [max(use.tensors[0].shape[2] for use in uses) for uses in zip(*held, strict=True)]
         found["group"] = met.setdefault(key, len(met))
