@@ -51,9 +51,10 @@ def test_imports_go_down(path: Path) -> None:
     own = path.relative_to(SRC / "richbll").parts[0].removesuffix(".py")
     assert own in FLOOR, f"{own} has no floor: put it into FLOORS"
     for module in imports(path):
+        # commands may, when they are asked for
+        assert own == "cli" or not module.startswith("richbll_bench"), f"{path} imports the evidence"
         if not module.startswith("richbll."):
             continue
-        assert not module.startswith("richbll_bench"), f"{path} imports the evidence"
         other = room(module)
         if other != own:
             assert FLOOR[other] > FLOOR[own], f"{own} (floor {FLOOR[own]}) imports {other} (floor {FLOOR[other]})"
