@@ -1,0 +1,59 @@
+"""What a piece of work costs on one thread: processor seconds, bytes of tensors, and how either grows with a size."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from torch.autograd.profiler import profile
+
+_SHORTEST = 0.03  # seconds: what takes less is repeated
+_MOST_CALLS = 25
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """The median over enough calls to be worth timing; of this process alone, so others hardly disturb it."""
+    taken = [_once(work)]
+    while sum(taken) < _SHORTEST and len(taken) < _MOST_CALLS:
+        taken.append(_once(work))
+    return statistics.median(taken)
+
+
+def _once(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return max(time.process_time() - start, 1e-7)
+
+
+def tensor_bytes(work: Callable[[], object]) -> tuple[int, int]:
+    """The most that tensors held at once beyond what they held before, and what the result still holds.
+
+    Examples:
+        >>> import torch
+        >>> peak, kept = tensor_bytes(lambda: torch.zeros(1000, 2).sum(dim=1))
+        >>> peak >= 12_000, kept
+        (True, 4000)
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler says on stderr that it starts and stops
+    with profile(profile_memory=True) as found:
+        result = work()
+    live = peak = 0
+    assert found.kineto_results is not None
+    events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    del result
+    return peak, live
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The slope of log cost against log size, by least squares.
+
+    Examples:
+        >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
+        2.0
+    """
+    x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    return statistics.linear_regression(x, y).slope
