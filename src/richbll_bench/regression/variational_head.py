@@ -5,7 +5,8 @@ With q(w) = N(w̄, S), S = L Lᵀ, noise variance σ², features φ = φ(x) of w
     −ELBO = mean[½ log 2πσ² + ((y − w̄ᵀφ)² + φᵀSφ) / 2σ²] + λ (KL(q ‖ p) − (ν log σ⁻² − s / 2σ²)),   λ = 1 / N
     p(y | x) = N(w̄ᵀφ, φᵀSφ + σ²)
 
-Names of parameters, their first values and the constants (ν = 3/2, s = 0.01, KL without n/2) are the package's.
+Names of parameters, their first values and the constants (ν = 3/2, s = 0.01, KL without n/2) are the package's, but for
+σ, which is there drawn from e^(±4.6), whatever the targets' units are, and takes most of the training to come back.
 """
 
 import math
@@ -20,13 +21,13 @@ _DOF, _WISHART_SCALE = 1.5, 1e-2
 class VariationalHead(nn.Module):
     """w̄, L and log σ, one output."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, noise_std: float) -> None:
         super().__init__()
         start = Regression(width, 1, regularization_weight=1.0)
         self.W_mean = nn.Parameter(start.W_mean.detach())  # (1, n)
         self.W_logdiag = nn.Parameter(start.W_logdiag.detach())  # (1, n)
         self.W_offdiag = nn.Parameter(start.W_offdiag.detach())  # (1, n, n), what is above the diagonal is not used
-        self.noise_logdiag = nn.Parameter(start.noise_logdiag.detach())  # (1,) log σ
+        self.noise_logdiag = nn.Parameter(torch.tensor([math.log(noise_std)]))  # (1,) log σ
 
     @property
     def chol(self) -> Tensor:
