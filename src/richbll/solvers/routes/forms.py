@@ -42,9 +42,9 @@ class Form:
                 tensors = [tensor for use in uses for tensor in use.tensors]
             else:
                 tensors = [summed(uses, 0, self.shapes[0][2])]
-            for place, tensor in enumerate(tensors):
-                longer = self.shapes[place][2] - tensor.shape[2]
-                parts[place].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
+            for number, tensor in enumerate(tensors):
+                longer = self.shapes[number][2] - tensor.shape[2]
+                parts[number].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
         return [some[-1] if len(some) == 2 else torch.cat(some[1:] or some, dim=1) for some in parts]
 
 
@@ -84,7 +84,7 @@ def _common(found: list[dict[str, Any]]) -> Form:
     if not first["factors"] or any(own["factors"] != first["factors"] for own in found):
         return Form((tuple(first["dense"]),), (first["dtype"],), ())
     longest = [max(lengths) for lengths in zip(*(own["longest"] for own in found), strict=True)]
-    shapes = [(c, n, longest[place // 2], d) for place, (c, n, d, _) in enumerate(first["factors"])]
+    shapes = [(c, n, longest[number // 2], d) for number, (c, n, d, _) in enumerate(first["factors"])]
     return Form(tuple(shapes), tuple(name for *_, name in first["factors"]), tuple(own["group"] for own in found))
 
 
