@@ -2,11 +2,11 @@
 
 Networks are MLPs with random weights. Their last hidden layer has r − 1 units and the one before as many as make up m.
 Times are processor times on one thread as ratios within a run: to a forward and backward pass with weight gradients
-over the same rows (a yard), and, for growth, to a yard of the smallest rows and network. Of predictions, to forward
-passes. Memory is that of tensors, at its highest during the fit and what is left for predictions, beyond the network.
+over the same rows (a yard), and, for growth, to a yard of one base shape. Of predictions, to forward passes. Memory is
+that of tensors, at its highest during the fit and what is left for predictions, beyond the network.
 
-The paper counts what comes after the features. Ours is the whole call, with the passes over the network that make them:
-they cost N (m + r), so no time here can grow less with m than that, where they are what matters.
+The paper counts what comes after the features. Ours is the whole call, with the passes over the network that make the
+features: they cost N (m + r), so times grow with m too, and with N where only k rows are used but all are read.
 """
 
 import time
@@ -116,27 +116,27 @@ def fitting(method: str, shape: Shape, model: nn.Module, x: Tensor, seed: int) -
     return lambda: RichBLL(model, noise_variance=_NOISE, progress=False, **options[method]).fit(batches)
 
 
-def measured(method: str, shape: Shape, smallest: Shape, seed: int) -> dict[str, float]:
+def measured(method: str, shape: Shape, base: Shape, seed: int) -> dict[str, float]:
     """All costs of a method at a shape."""
     model, x, test = network(shape, seed)
-    small_model, small_x, _ = network(smallest, seed)
+    base_model, base_x, _ = network(base, seed)
     sizes = {"N": shape.N, "r": shape.r, "m": shape.m}
     pass_seconds = cpu_seconds(lambda: forward(model, test))
-    small_pass_seconds = cpu_seconds(lambda: forward(small_model, test))
+    base_pass_seconds = cpu_seconds(lambda: forward(base_model, test))
     if method == "map":
-        return sizes | {"predict_passes": 1.0, "predict_units": pass_seconds / small_pass_seconds}
+        return sizes | {"predict_passes": 1.0, "predict_units": pass_seconds / base_pass_seconds}
     fit = fitting(method, shape, model, x, seed)
     peak, kept = tensor_bytes(fit)  # this also warms up
-    before = yard(model, x), yard(small_model, small_x)
+    before = yard(model, x), yard(base_model, base_x)
     fitted, fit_seconds = timed(fit)
-    after = yard(model, x), yard(small_model, small_x)
+    after = yard(model, x), yard(base_model, base_x)
     fitted.predict(test)
     predict_seconds = cpu_seconds(lambda: fitted.predict(test))
     return sizes | {
         "fit_yards": 2 * fit_seconds / (before[0] + after[0]),
         "fit_units": 2 * fit_seconds / (before[1] + after[1]),
         "predict_passes": predict_seconds / pass_seconds,
-        "predict_units": predict_seconds / small_pass_seconds,
+        "predict_units": predict_seconds / base_pass_seconds,
         "peak_mb": peak / 1e6,
         "kept_mb": kept / 1e6,
     }
@@ -144,7 +144,7 @@ def measured(method: str, shape: Shape, smallest: Shape, seed: int) -> dict[str,
 
 def run(job: Job) -> list[Record]:
     """All methods at one shape; a seed is a repeat with other weights and rows."""
-    shape, smallest = Shape(**job.settings["shape"]), Shape(**job.settings["smallest"])
+    shape, base = Shape(**job.settings["shape"]), Shape(**job.settings["base"])
     records = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -152,7 +152,7 @@ def run(job: Job) -> list[Record]:
         for seed in job.seeds:
             for method in job.methods:
                 start = time.perf_counter()
-                metrics = measured(method, shape, smallest, seed)
+                metrics = measured(method, shape, base, seed)
                 key = Key(NAME, job.dataset, method, seed)
                 records.append(new_record(key, job.settings, metrics, time.perf_counter() - start))
     finally:
@@ -162,12 +162,12 @@ def run(job: Job) -> list[Record]:
 
 def jobs(size: Size) -> list[Job]:
     """One for each shape."""
-    smallest, seeds = asdict(TINY if size.tiny else BASE), tuple(range(size.num_seeds))
+    base, seeds = asdict(TINY if size.tiny else BASE), tuple(range(size.num_seeds))
     made = []
     for axis, along in shapes(size.tiny).items():
         for shape in along:
             names = METHODS if fits_in_memory(shape) else METHODS[:-1]
-            settings = {"axis": axis, "shape": asdict(shape), "smallest": smallest}
+            settings = {"axis": axis, "shape": asdict(shape), "base": base}
             made.append(
                 Job(NAME, f"{axis}={getattr(shape, axis)}", names, seeds, settings, run, cost=shape.N * shape.m)
             )
@@ -250,7 +250,7 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Times and memory along the three axes."""
     caption = (
         "One size is varied at a time. Times are in forward and backward passes (fit) or forward passes (predict) of "
-        "the smallest network and rows. Memory is what is kept for predictions, beyond the network: the same for "
+        "the base shape, which is the first along N. Memory is what is kept for predictions, beyond the network: the same for "
         "BLL and both Rich-BLL, so their lines coincide."
     )
     return [Figure(NAME, "Cost against size", caption, lambda: drawn(records))] if records else []
