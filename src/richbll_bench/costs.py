@@ -5,25 +5,31 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from torch.autograd.profiler import profile
 
+T = TypeVar("T")
 _SHORTEST = 0.03  # seconds: what takes less is repeated
 _MOST_CALLS = 25
 
 
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """The result, and the median seconds over enough calls to be worth timing.
+
+    They are those of this process's processor alone, so that others on the machine disturb them least.
+    """
+    taken: list[float] = []
+    while not taken or (sum(taken) < _SHORTEST and len(taken) < _MOST_CALLS):
+        start = time.process_time()
+        result = work()
+        taken.append(max(time.process_time() - start, 1e-7))
+    return result, statistics.median(taken)
+
+
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """The median over enough calls to be worth timing; of this process alone, so others hardly disturb it."""
-    taken = [_once(work)]
-    while sum(taken) < _SHORTEST and len(taken) < _MOST_CALLS:
-        taken.append(_once(work))
-    return statistics.median(taken)
-
-
-def _once(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return max(time.process_time() - start, 1e-7)
+    """The seconds alone."""
+    return timed(work)[1]
 
 
 def tensor_bytes(work: Callable[[], object]) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def test_tables_stand_beside_the_papers(records: tuple[Record, ...]) -> None:
     assert (fit.rows[1].name, cell and cell.text) == ("rich_bll", "2–3")
     assert "O(r²)" in markdown(kept)
     assert predict.rows[0].name == "map"
-    assert costs.title == "Costs at N = 96, r = 17, m = 544"
+    assert costs.title == "Costs at N = 384, r = 17, m = 544"
     out = io.BytesIO()
     complexity.figures(records)[0].draw().savefig(out, dpi=40)
     assert out.getvalue().startswith(b"\x89PNG")

@@ -2,11 +2,11 @@
 
 Networks are MLPs with random weights. Their last hidden layer has r − 1 units and the one before as many as make up m.
 Times are processor times on one thread as ratios within a run: to a forward and backward pass with weight gradients
-over the same rows (a yard), and, for growth, to a yard of the smallest rows and network. Of predictions, to forward
-passes. Memory is that of tensors, at its highest during the fit and what is left for predictions, beyond the network.
+over the same rows (a yard), and, for growth, to a yard of one base shape. Of predictions, to forward passes. Memory is
+that of tensors, at its highest during the fit and what is left for predictions, beyond the network.
 
-The paper counts what comes after the features. Ours is the whole call, with the passes over the network that make them:
-they cost N (m + r), so no time here can grow less with m than that, where they are what matters.
+The paper counts what comes after the features. Ours is the whole call, with the passes over the network that make the
+features: they cost N (m + r), so times grow with m too, and with N where only k rows are used but all are read.
 """
 
 import time
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from richbll import RichBLL
 from richbll_bench import methods
-from richbll_bench.costs import cpu_seconds, exponent, tensor_bytes
+from richbll_bench.costs import cpu_seconds, exponent, tensor_bytes, timed
 from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.looks import COLORS, NAMES
 from richbll_bench.ntk_gp import fit_ntk_gp
@@ -65,15 +65,15 @@ def shapes(tiny: bool) -> dict[str, list[Shape]]:
         wider = [replace(TINY, r=r).with_m(2000) for r in (9, 17, 33)]
         rows, before = [replace(TINY, N=N) for N in (96, 192, 384)], [replace(TINY, before=b) for b in (8, 16, 32)]
     else:
-        wider = [replace(BASE, r=r, k=max(BASE.k, r)).with_m(33_000) for r in (33, 65, 129, 257, 513)]
+        wider = [replace(BASE, N=2048, r=r, k=1025).with_m(24_000) for r in (65, 129, 257, 513, 1025)]
         rows = [replace(BASE, N=N) for N in (1024, 2048, 4096, 8192, 16384, 32768)]
         before = [replace(BASE, before=b) for b in (32, 64, 128, 256, 512, 1024, 2048)]
     return {"N": rows, "r": wider, "m": before}
 
 
 def fits_in_memory(shape: Shape) -> bool:
-    """Whether the NTK-GP is run: it holds N × p numbers twice."""
-    return shape.N <= 4096 and shape.N * shape.m <= 50_000_000
+    """Whether the NTK-GP is run: it holds N × p numbers twice, and multiplies N × N × p."""
+    return shape.N <= 4096 and shape.N * shape.m < 24_000_000
 
 
 def network(shape: Shape, seed: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -116,28 +116,27 @@ def fitting(method: str, shape: Shape, model: nn.Module, x: Tensor, seed: int) -
     return lambda: RichBLL(model, noise_variance=_NOISE, progress=False, **options[method]).fit(batches)
 
 
-def measured(method: str, shape: Shape, smallest: Shape, seed: int) -> dict[str, float]:
+def measured(method: str, shape: Shape, base: Shape, seed: int) -> dict[str, float]:
     """All costs of a method at a shape."""
     model, x, test = network(shape, seed)
-    small_model, small_x, _ = network(smallest, seed)
+    base_model, base_x, _ = network(base, seed)
     sizes = {"N": shape.N, "r": shape.r, "m": shape.m}
     pass_seconds = cpu_seconds(lambda: forward(model, test))
-    small_pass_seconds = cpu_seconds(lambda: forward(small_model, test))
+    base_pass_seconds = cpu_seconds(lambda: forward(base_model, test))
     if method == "map":
-        return sizes | {"predict_passes": 1.0, "predict_units": pass_seconds / small_pass_seconds}
+        return sizes | {"predict_passes": 1.0, "predict_units": pass_seconds / base_pass_seconds}
     fit = fitting(method, shape, model, x, seed)
     peak, kept = tensor_bytes(fit)  # this also warms up
-    before = yard(model, x), yard(small_model, small_x)
-    fit_seconds = cpu_seconds(fit)
-    after = yard(model, x), yard(small_model, small_x)
-    fitted = fit()
+    before = yard(model, x), yard(base_model, base_x)
+    fitted, fit_seconds = timed(fit)
+    after = yard(model, x), yard(base_model, base_x)
     fitted.predict(test)
     predict_seconds = cpu_seconds(lambda: fitted.predict(test))
     return sizes | {
         "fit_yards": 2 * fit_seconds / (before[0] + after[0]),
         "fit_units": 2 * fit_seconds / (before[1] + after[1]),
         "predict_passes": predict_seconds / pass_seconds,
-        "predict_units": predict_seconds / small_pass_seconds,
+        "predict_units": predict_seconds / base_pass_seconds,
         "peak_mb": peak / 1e6,
         "kept_mb": kept / 1e6,
     }
@@ -145,7 +144,7 @@ def measured(method: str, shape: Shape, smallest: Shape, seed: int) -> dict[str,
 
 def run(job: Job) -> list[Record]:
     """All methods at one shape; a seed is a repeat with other weights and rows."""
-    shape, smallest = Shape(**job.settings["shape"]), Shape(**job.settings["smallest"])
+    shape, base = Shape(**job.settings["shape"]), Shape(**job.settings["base"])
     records = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -153,7 +152,7 @@ def run(job: Job) -> list[Record]:
         for seed in job.seeds:
             for method in job.methods:
                 start = time.perf_counter()
-                metrics = measured(method, shape, smallest, seed)
+                metrics = measured(method, shape, base, seed)
                 key = Key(NAME, job.dataset, method, seed)
                 records.append(new_record(key, job.settings, metrics, time.perf_counter() - start))
     finally:
@@ -163,12 +162,12 @@ def run(job: Job) -> list[Record]:
 
 def jobs(size: Size) -> list[Job]:
     """One for each shape."""
-    smallest, seeds = asdict(TINY if size.tiny else BASE), tuple(range(size.num_seeds))
+    base, seeds = asdict(TINY if size.tiny else BASE), tuple(range(size.num_seeds))
     made = []
     for axis, along in shapes(size.tiny).items():
         for shape in along:
             names = METHODS if fits_in_memory(shape) else METHODS[:-1]
-            settings = {"axis": axis, "shape": asdict(shape), "smallest": smallest}
+            settings = {"axis": axis, "shape": asdict(shape), "base": base}
             made.append(
                 Job(NAME, f"{axis}={getattr(shape, axis)}", names, seeds, settings, run, cost=shape.N * shape.m)
             )
@@ -185,12 +184,12 @@ _PAPER_MEMORY |= {"rich_bll_s": ("0", "2", "0")}
 
 
 def growth(records: Sequence[Record], axis: str, method: str, metric: str) -> Cell | None:
-    """The exponent along an axis: its mean over seeds."""
+    """The exponent along an axis, of its three largest sizes: the mean over seeds."""
     points: dict[int, list[tuple[float, float]]] = {}
     for record in records:
         if record.settings["axis"] == axis and record.key.method == method and metric in record.metrics:
             points.setdefault(record.key.seed, []).append((record.metrics[axis], record.metrics[metric]))
-    slopes = [exponent(*zip(*found, strict=True)) for found in points.values() if len(found) > 2]
+    slopes = [exponent(*zip(*sorted(found)[-3:], strict=True)) for found in points.values() if len(found) > 2]
     return summary(slopes) if slopes else None
 
 
@@ -201,20 +200,21 @@ def _growth_table(records: Sequence[Record], metric: str, title: str) -> Table:
         for name in METHODS
     )
     present = tuple(row for row in rows if any(row.cells))
-    return Table(f"{NAME}-{metric}", f"{title}: exponents of growth", columns, present)
+    return Table(f"{NAME}-{metric}", f"{title}: exponents of growth, at the three largest sizes", columns, present)
 
 
 def _paper(like: Table, exponents: dict[str, tuple[str, str, str]], column: str) -> Table:
     printed = paper_table("complexity")
     rows = tuple(replace(row, cells=tuple(Cell(text=text) for text in exponents[row.name])) for row in like.rows)
     told = "; ".join(f"{NAMES[name]} {cell.text}" for name in exponents if (cell := printed.cell(name, column)))
-    return replace(like, rows=rows, notes=(f"{told}.",))
+    return replace(like, rows=rows, notes=(f"{told}, with p = m + r.",))
 
 
 def _costs(records: Sequence[Record]) -> Table:
-    """At the smallest shape of the axis of rows."""
-    least = min(record.metrics["N"] for record in records if record.settings["axis"] == "N")
-    here = [r for r in records if r.settings["axis"] == "N" and r.metrics["N"] == least]
+    """At the largest shape of the axis of rows that has all methods."""
+    along = [record for record in records if record.settings["axis"] == "N"]
+    largest = max(record.metrics["N"] for record in along if record.key.method == "ntk_gp")
+    here = [record for record in along if record.metrics["N"] == largest]
     columns = (
         Column("fit_yards", "fit ÷ yard", decimals=1),
         Column("predict_passes", "predict ÷ forward pass", decimals=1),
@@ -234,7 +234,7 @@ def _costs(records: Sequence[Record]) -> Table:
 
 def tables(records: Sequence[Record]) -> list[Table]:
     """Exponents beside the paper's, and costs at one size."""
-    if not any(record.settings["axis"] == "N" for record in records):
+    if not any((r.settings["axis"], r.key.method) == ("N", "ntk_gp") for r in records):
         return []
     fit = _growth_table(records, "fit_units", "Time of the fit")
     kept = _growth_table(records, "kept_mb", "Memory for predictions")
@@ -250,7 +250,8 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Times and memory along the three axes."""
     caption = (
         "One size is varied at a time. Times are in forward and backward passes (fit) or forward passes (predict) of "
-        "the smallest network and rows. Memory is what is kept for predictions, beyond the network."
+        "the base shape, which is the first along N. Memory is what is kept for predictions, beyond the network: the same for "
+        "BLL and both Rich-BLL, so their lines coincide."
     )
     return [Figure(NAME, "Cost against size", caption, lambda: drawn(records))] if records else []
 

@@ -25,6 +25,7 @@ DATASETS = {"boston": "Boston", "concrete": "Concrete", "energy": "Energy", "win
 KERNELS = {"ntk": "NTK", "other_layers": "other layers", "last_layer": "last layer"}
 RANKS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 51, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448)
 _COLORS = {"ntk": "#b5442e", "other_layers": "#6b6b6b", "last_layer": "#c9820f"}
+_LINES = {"ntk": "o-", "other_layers": "--", "last_layer": "o-"}  # the first two nearly coincide
 
 
 def summed_up(values: Tensor) -> dict[str, float]:
@@ -143,7 +144,7 @@ def drawn(records: Sequence[Record]) -> "Drawing":
             for ax, metric in zip(column, ("eigenvalue", "cumulative"), strict=True):
                 means = {rank: values_of(records, dataset, kernel, f"{metric}_{rank}") for rank in RANKS}
                 points = [(rank, sum(values) / len(values)) for rank, values in means.items() if values]
-                ax.plot(*zip(*points, strict=True), "o-", ms=2.5, lw=1.6, color=_COLORS[kernel], label=title)
+                ax.plot(*zip(*points, strict=True), _LINES[kernel], ms=2.5, lw=1.6, color=_COLORS[kernel], label=title)
         eps = summary(values_of(records, dataset, "other_layers", "residual"))
         column[0].set_title(DATASETS[dataset], loc="left", fontweight="bold")
         column[0].set_title(f"ε = {eps.mean:.2f}", loc="right", fontsize=10, color="0.35")
