@@ -5,8 +5,8 @@ A layer's outputs are drawn instead of its weights (local reparametrisation), fo
     h = W̄x + b̄ + (σ_W² x² + σ_b²)^½ ε,   ε ~ N(0, I)
     KL(q ‖ p) = Σ ½ (σ² + μ²) / s² − ½ − log(σ / s)
 
-The prior in μP: s is (n d)^(-½) for w₁ and n^(-½) for w₂, as at the start of training: a layer keeps the size of
-its inputs; for w₃ and the last bias it is the targets' standard deviation, and for the other biases 1.
+The prior is N(0, 1) for a weight as it acts in the network, after μP's factor: s is n^(-½) for w₁, 1 for w₂ and for
+biases, and n^½ for w₃.
 """
 
 import math
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from richbll_bench.regression.network import backbone
 
-_FIRST_STD = 0.1  # σ / s before training
+# Before training. With more noise the prior wins at once, and the network never finds the targets.
+_FIRST_STD = 0.01  # σ / s
+_FIRST_NOISE = 0.1  # of the targets' standard deviation
 
 
 class GaussianLinear(nn.Module):
@@ -25,12 +27,12 @@ class GaussianLinear(nn.Module):
 
     prior_std: Tensor  # (c, d + 1), the bias last
 
-    def __init__(self, start: nn.Linear, factor: float, weight_std: float, bias_std: float) -> None:
+    def __init__(self, start: nn.Linear, factor: float) -> None:
         super().__init__()
         self.factor = factor
         self.weight, self.bias = nn.Parameter(start.weight.detach()), nn.Parameter(start.bias.detach())
-        prior_std = torch.full((start.out_features, start.in_features + 1), weight_std)
-        prior_std[:, -1] = bias_std
+        prior_std = torch.full((start.out_features, start.in_features + 1), 1 / factor)
+        prior_std[:, -1] = 1.0
         self.register_buffer("prior_std", prior_std)
         self.log_ratio = nn.Parameter(torch.full_like(prior_std, math.log(_FIRST_STD)))  # log(σ / s)
 
@@ -56,13 +58,13 @@ class GaussianNetwork(nn.Module):
         layers: list[Any] = list(backbone(num_inputs, seed, width))
         first, relu, second, _, readout = layers
         self.layers = nn.Sequential(
-            GaussianLinear(first, width**0.5, (width * num_inputs) ** -0.5, 1.0),
+            GaussianLinear(first, width**0.5),
             relu,
-            GaussianLinear(second, 1.0, width**-0.5, 1.0),
+            GaussianLinear(second, 1.0),
             relu,
-            GaussianLinear(readout, width**-0.5, target_std, target_std),
+            GaussianLinear(readout, width**-0.5),
         )
-        self.log_noise = nn.Parameter(torch.tensor([math.log(target_std)]))  # (1,) log σ
+        self.log_noise = nn.Parameter(torch.tensor([math.log(_FIRST_NOISE * target_std)]))  # (1,) log σ
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A draw of the outputs, the noise variance (1,) and the KL ()."""
