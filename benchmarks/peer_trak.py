@@ -2,8 +2,8 @@
 
 Then A by least squares in float64. The projector draws its matrix anew at every call. So there are two rows: one gives
 it as many examples at a time as fit into a fixed memory, which is the best that can be made of it; "by batches" calls
-it for every batch, as traker's own `featurize` does. Numbers are normal, which are the faster ones on a CPU. It does not
-divide by √q.
+it for every batch, as traker's own `featurize` does. Numbers are normal, which are the faster ones on a CPU.
+It does not divide by √q.
 """
 
 from collections.abc import Callable
