@@ -250,8 +250,8 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Times and memory along the three axes."""
     caption = (
         "One size is varied at a time. Times are in forward and backward passes (fit) or forward passes (predict) of "
-        "the base shape, which is the first along N. Memory is what is kept for predictions, beyond the network: the same for "
-        "BLL and both Rich-BLL, so their lines coincide."
+        "the base shape, which is the first along N. Memory is what is kept for predictions, beyond the "
+        "network: the same for BLL and both Rich-BLL, so their lines coincide."
     )
     return [Figure(NAME, "Cost against size", caption, lambda: drawn(records))] if records else []
 
