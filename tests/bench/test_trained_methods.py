@@ -181,16 +181,16 @@ def test_swag_draws_have_half_of_both_covariances() -> None:
 def test_gaussian_layer_is_drawn_weights_and_its_kl_is_torchs() -> None:
     torch.manual_seed(0)
     layer = GaussianLinear(nn.Linear(3, 2), 2.0)
-    nn.init.normal_(layer.log_ratio, std=0.3)
-    std = layer.log_ratio.exp() * layer.prior_std
-    mean = torch.cat([layer.weight, layer.bias.unsqueeze(1)], dim=1)
+    for log_std in (layer.weight_log_std, layer.bias_log_std):
+        nn.init.normal_(log_std, std=0.3)
+    std = torch.cat([layer.weight_log_std, layer.bias_log_std.unsqueeze(1)], dim=1).exp()
+    mean = torch.cat([2 * layer.weight, layer.bias.unsqueeze(1)], dim=1)
     normal = torch.distributions.Normal
-    kl = torch.distributions.kl_divergence(normal(mean, std), normal(0.0, layer.prior_std)).sum()
-    torch.testing.assert_close(layer.kl(), kl)
+    torch.testing.assert_close(layer.kl(), torch.distributions.kl_divergence(normal(mean, std), normal(0.0, 1.0)).sum())
     x = torch.randn(3)
     with torch.no_grad():
         outputs = layer(x.expand(100_000, 3))
-        drawn = normal(mean, std).sample((100_000,)) @ torch.cat([2 * x, torch.ones(1)])
+        drawn = normal(mean, std).sample((100_000,)) @ torch.cat([x, torch.ones(1)])
     torch.testing.assert_close(outputs.mean(dim=0), drawn.mean(dim=0), rtol=0.03, atol=0.03)
     torch.testing.assert_close(outputs.var(dim=0), drawn.var(dim=0), rtol=0.03, atol=0.0)
 
