@@ -12,6 +12,8 @@ literal float64 algebra that shares no code with richbll (truth.py), at held-out
     added_error      of what rich adds over plain, v − v_plain with the same noise: the worst |difference| / truth
     added_median     the same, the median over the held-out inputs
 
+`yards` is the whole fit, `yards_to_L` that without the posterior, which is timed apart.
+
 Rows are keyed by network and method, and rewritten when measured again. After the record is written, the program fails
 if a limit is missed (fit_limits.py).
 """
@@ -67,6 +69,8 @@ def measure(subject: Task, name: str, start: Start, options: argparse.Namespace)
     try:
         timing = compared(ready, lambda: one_yard(subject.model, subject.batches), options.repeats, options.seconds)
         row |= timing.as_row() | errors(last[0], subject)
+        if (rest := getattr(last[0], "after_L", None)) is not None:
+            row |= {"yards_to_L": timing.yards - steady(rest())[0] / timing.yard_seconds}
         row |= {
             "covers": getattr(last[0], "covers", 1.0),
             "rows_read": getattr(last[0], "rows", None) or len(subject.x),

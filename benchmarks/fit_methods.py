@@ -13,6 +13,7 @@ from fit_networks import Task
 from torch import Tensor
 
 from richbll import RichBLL
+from richbll.core.posterior import spectral_posterior
 from richbll.solvers import named_solver, solver_names
 from richbll.solvers.solution import Solver
 
@@ -56,6 +57,12 @@ class RichFit:
     def predict(self, x: Tensor) -> object:
         """Mean and standard deviation."""
         return self.uq.predict(x).std
+
+    def after_L(self) -> Callable[[], object]:
+        """What a fit does once L is there: the posterior in spectral form."""
+        state = self.uq._state
+        L = state.transform()
+        return lambda: spectral_posterior(L, state.root)
 
 
 def rich(solver: Solver, dense_size: int | None = None) -> Start:

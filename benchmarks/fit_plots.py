@@ -15,6 +15,7 @@ STYLES = {  # color and marker; the first word that fits a method's name
     "richbll trak": ("#8ab17d", "P"),
     "TRAK q=512": ("#f2a65a", "^"),
     "TRAK q=2048": ("#b5442e", "v"),
+    "TRAK q=2048, by batches": ("#7a2a1b", "v"),
     "laplace last layer": ("#c9c9c9", "<"),
     "laplace Kron": ("#8d8d8d", ">"),
     "laplace gp": ("#4a4a4a", "X"),

@@ -1,7 +1,9 @@
 """The paper's own route, TRAK-style: per-example gradients by vmap(grad), projected by traker's `BasicProjector`.
 
-Then A by least squares in float64. The projector is given as many rows at a time as fit into a fixed memory, since it
-draws its matrix anew at every call, and normal numbers, which are the faster ones on a CPU. It does not divide by √q.
+Then A by least squares in float64. The projector draws its matrix anew at every call. So there are two rows: one gives
+it as many examples at a time as fit into a fixed memory, which is the best that can be made of it; "by batches" calls
+it for every batch, as traker's own `featurize` does. Numbers are normal, which are the faster ones on a CPU.
+It does not divide by √q.
 """
 
 from collections.abc import Callable
@@ -50,7 +52,7 @@ def check_it_ends(task: Task, q: int) -> None:
         raise NotMeasuredError(f"q = {q} for {task.m:,} parameters and {len(task.x)} rows takes too long")
 
 
-def trak(q: int) -> Callable[[Task], Callable[[], SketchedFit]]:
+def trak(q: int, by_batches: bool = False) -> Callable[[Task], Callable[[], SketchedFit]]:
     def start(task: Task) -> Callable[[], SketchedFit]:
         projectors = peer("trak.projectors")
         check_it_ends(task, q)
@@ -61,6 +63,7 @@ def trak(q: int) -> Callable[[Task], Callable[[], SketchedFit]]:
                 grad_dim=task.m, proj_dim=q, seed=0, proj_type=projectors.ProjectionType.normal, device="cpu"
             )
             held = min(len(task.x), max(_VMAP_ROWS, _MOST_BYTES // (4 * task.m)))
+            held = min(held, task.spec.batch_size) if by_batches else held
             gradients = torch.empty(held, task.m)
             sketched = []
             for x in torch.split(task.x, held):
@@ -86,4 +89,5 @@ def solved(task: Task, sketch: Tensor, ridge: float) -> SketchedFit:
 
 
 def methods() -> dict[str, Callable[[Task], Callable[[], SketchedFit]]]:
-    return {f"TRAK q={q}": trak(q) for q in (512, 2048)}
+    together = {f"TRAK q={q}": trak(q) for q in (512, 2048)}
+    return together | {"TRAK q=2048, by batches": trak(2048, by_batches=True)}

@@ -44,9 +44,9 @@ class BayesByBackprop:
     name: str = "bbb"
     title: str = "BBB"
     source: str = (
-        "Blundell et al. (2015): prior standard deviation 1 in units of the layer's scale in μP and of the targets', "
-        "one draw a step with local reparametrisation (Kingma et al. 2015), KL / N, no weight decay, 50 draws to "
-        "predict; the number of epochs by validation NLL; the noise is learned."
+        "Blundell et al. (2015): prior N(0, 1) for every weight as it acts in the network, one draw a step with local "
+        "reparametrisation (Kingma et al. 2015), KL / N, no weight decay, 50 draws to predict; the number of epochs by "
+        "validation NLL; the noise is learned and begins at a tenth of the targets' standard deviation."
     )
 
     def fit(self, task: Task) -> list[Fitted]:

@@ -78,25 +78,24 @@ def maximise_evidence(process: RbfProcess, num_steps: int) -> None:
 
 
 def posterior(process: RbfProcess, scale: float) -> Predict:
-    """m + K* (K + σ²I)⁻¹ (y − m) and k** − K* (K + σ²I)⁻¹ K*ᵀ, in the targets' units."""
+    """m + K* (K + σ²I)⁻¹ (y − m) and k** − K* (K + σ²I)⁻¹ K*ᵀ, in the targets' units.
+
+    The Cholesky factor is made for every prediction: those of all seeds would not fit into memory.
+    """
     process.eval()
-    with torch.no_grad():
-        x, y, noise = process.train_inputs[0], process.train_targets, process.likelihood.noise
-        center = process.mean_module.constant
-        covariance = process.covar_module(x).to_dense()
-        covariance.diagonal().add_(noise)
-        chol = torch.linalg.cholesky(covariance)
-        weights = torch.cholesky_solve((y - center).unsqueeze(1), chol)  # (N, 1)
+    kernel, x, y = process.covar_module, process.train_inputs[0], process.train_targets
+    noise, center = process.likelihood.noise.detach(), process.mean_module.constant.detach()
 
     def predict(x_new: Tensor) -> RegressionPredictive:
         with torch.no_grad():
-            cross = process.covar_module(x_new.double(), x).to_dense()  # (n, N)
-            half = torch.linalg.solve_triangular(chol, cross.mT, upper=False)  # (N, n)
-            variance = process.covar_module.outputscale - half.square().sum(dim=0)
-        mean = scale * (center + cross @ weights)
-        return RegressionPredictive(
-            mean.detach(), scale**2 * variance.clamp(min=0).unsqueeze(1), scale**2 * noise.detach()
-        )
+            covariance = kernel(x).to_dense()
+            covariance.diagonal().add_(noise)
+            chol = torch.linalg.cholesky(covariance)
+            half = torch.linalg.solve_triangular(chol, kernel(x, x_new.double()).to_dense(), upper=False)  # (N, n)
+            residual = torch.linalg.solve_triangular(chol, (y - center).unsqueeze(1), upper=False)  # (N, 1)
+            variance = kernel.outputscale - half.square().sum(dim=0).unsqueeze(1)  # (n, 1)
+            mean = center + half.mT @ residual  # (n, 1)
+        return RegressionPredictive(scale * mean, scale**2 * variance.clamp(min=0), scale**2 * noise)
 
     return predict
 

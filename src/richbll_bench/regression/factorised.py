@@ -1,12 +1,11 @@
-"""Networks whose weights are independent Gaussians q(w) = N(μ, σ²) with prior N(0, s²), for Bayes by Backprop.
+"""Networks whose weights are independent Gaussians q(w) = N(μ, σ²) with prior N(0, 1), for Bayes by Backprop.
 
 A layer's outputs are drawn instead of its weights (local reparametrisation), for every row anew:
 
     h = W̄x + b̄ + (σ_W² x² + σ_b²)^½ ε,   ε ~ N(0, I)
-    KL(q ‖ p) = Σ ½ (σ² + μ²) / s² − ½ − log(σ / s)
+    KL(q ‖ p) = Σ ½ (σ² + μ² − 1) − log σ
 
-The prior in μP: s is (n d)^(-½) for w₁ and n^(-½) for w₂, as at the start of training: a layer keeps the size of
-its inputs; for w₃ and the last bias it is the targets' standard deviation, and for the other biases 1.
+Here a weight is what acts in the network, after μP's factor; its mean is trained before the factor, as in the backbone.
 """
 
 import math
@@ -14,38 +13,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from richbll_bench.regression.network import backbone
 
-_FIRST_STD = 0.1  # σ / s before training
+# Before training. With more noise the prior wins at once, and the network never finds the targets.
+_FIRST_STD = 0.01
+_FIRST_NOISE = 0.1  # of the targets' standard deviation
 
 
 class GaussianLinear(nn.Module):
-    """A linear layer with Gaussian weights whose input is multiplied by a number."""
+    """A linear layer with Gaussian weights, the mean of which is a factor times a parameter."""
 
-    prior_std: Tensor  # (c, d + 1), the bias last
-
-    def __init__(self, start: nn.Linear, factor: float, weight_std: float, bias_std: float) -> None:
+    def __init__(self, start: nn.Linear, factor: float) -> None:
         super().__init__()
         self.factor = factor
         self.weight, self.bias = nn.Parameter(start.weight.detach()), nn.Parameter(start.bias.detach())
-        prior_std = torch.full((start.out_features, start.in_features + 1), weight_std)
-        prior_std[:, -1] = bias_std
-        self.register_buffer("prior_std", prior_std)
-        self.log_ratio = nn.Parameter(torch.full_like(prior_std, math.log(_FIRST_STD)))  # log(σ / s)
+        self.weight_log_std = nn.Parameter(torch.full_like(start.weight, math.log(_FIRST_STD)))
+        self.bias_log_std = nn.Parameter(torch.full_like(start.bias, math.log(_FIRST_STD)))
 
     def forward(self, x: Tensor) -> Tensor:
         """A draw of the outputs."""
-        x = self.factor * x
-        variance = (self.log_ratio.exp() * self.prior_std).square()  # (c, d + 1)
-        spread = (nn.functional.linear(x.square(), variance[:, :-1]) + variance[:, -1]).sqrt()
-        mean = nn.functional.linear(x, self.weight, self.bias)
-        return mean + spread * torch.randn(mean.shape)
+        mean = linear(self.factor * x, self.weight, self.bias)
+        variance = linear(x.square(), (2 * self.weight_log_std).exp(), (2 * self.bias_log_std).exp())
+        return mean + variance.sqrt() * torch.randn(mean.shape)
 
     def kl(self) -> Tensor:
         """Of all weights."""  # ()
-        mean = torch.cat([self.weight, self.bias.unsqueeze(1)], dim=1) / self.prior_std
-        return (0.5 * ((2 * self.log_ratio).exp() + mean.square() - 1) - self.log_ratio).sum()
+        return _kl(self.factor * self.weight, self.weight_log_std) + _kl(self.bias, self.bias_log_std)
+
+
+def _kl(mean: Tensor, log_std: Tensor) -> Tensor:
+    return (0.5 * ((2 * log_std).exp() + mean.square() - 1) - log_std).sum()
 
 
 class GaussianNetwork(nn.Module):
@@ -56,13 +55,13 @@ class GaussianNetwork(nn.Module):
         layers: list[Any] = list(backbone(num_inputs, seed, width))
         first, relu, second, _, readout = layers
         self.layers = nn.Sequential(
-            GaussianLinear(first, width**0.5, (width * num_inputs) ** -0.5, 1.0),
+            GaussianLinear(first, width**0.5),
             relu,
-            GaussianLinear(second, 1.0, width**-0.5, 1.0),
+            GaussianLinear(second, 1.0),
             relu,
-            GaussianLinear(readout, width**-0.5, target_std, target_std),
+            GaussianLinear(readout, width**-0.5),
         )
-        self.log_noise = nn.Parameter(torch.tensor([math.log(target_std)]))  # (1,) log σ
+        self.log_noise = nn.Parameter(torch.tensor([math.log(_FIRST_NOISE * target_std)]))  # (1,) log σ
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A draw of the outputs, the noise variance (1,) and the KL ()."""

@@ -42,7 +42,8 @@ class VariationalHead(nn.Module):
     def kl(self) -> Tensor:
         """KL(q ‖ p) without its constant: ½ (n |w̄|² + n tr S − n log n − log det S)."""  # ()
         width = self.W_mean.shape[1]
-        squares = self.W_mean.square().sum() + self.chol.square().sum()
+        chol_squares = self.W_offdiag.tril(-1).square().sum() + (2 * self.W_logdiag).exp().sum()  # tr S
+        squares = self.W_mean.square().sum() + chol_squares
         return 0.5 * (width * squares - width * math.log(width) - 2 * self.W_logdiag.sum())
 
     def noise_prior(self) -> Tensor:
