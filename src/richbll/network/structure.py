@@ -150,7 +150,7 @@ def _all_pairs(a: Tensor, b: Tensor) -> Tensor:
 class Windows:
     """A convolution's weight (channels of g, channels of x / groups, *kernel): g correlated with windows of x.
 
-    x is padded already. For a transposed convolution the two have changed places.
+    For a transposed convolution the two have changed places, and x is padded already.
     """
 
     x: Tensor  # (c or 1, n, d_x, *space)
@@ -159,6 +159,7 @@ class Windows:
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    padding: tuple[int, ...] = ()  # zeros on both sides of x, as many as its windows reach; none: x is as it is
 
     @property
     def size(self) -> int:
@@ -225,11 +226,13 @@ class Windows:
 
     def _columns(self, x: Tensor) -> Tensor:
         """Windows of x at the positions of g."""  # (n, d_x · kernel, T)
-        return unfold(x, self.kernel, dilation=self.dilation, stride=self.stride)
+        return unfold(x, self.kernel, dilation=self.dilation, padding=self.padding or 0, stride=self.stride)
 
     @property
     def _reached(self) -> Tensor:
         """x without what lies behind the last window: a transposed convolution can have more of it than a stride."""
+        if self.padding:
+            return self.x
         reached = self.x
         sizes = zip(self.g.shape[3:], self.kernel, self.stride, self.dilation, strict=True)
         for dim, (count, k, s, d) in enumerate(sizes, start=3):
@@ -258,7 +261,7 @@ class Windows:
             weight,
             None,
             list(self.stride),
-            [0] * dims,
+            list(self.padding or [0] * dims),
             list(self.dilation),
             False,
             [0] * dims,

@@ -26,8 +26,10 @@ def convolution(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     groups = given.get("groups", 1)
 
     def by_weight(g: Tensor, examples: Examples) -> Gradient:
-        around = examples.first(padded(x.detach(), sides)).unsqueeze(0)
-        return _over_images(Windows(around, g, kernel, stride, dilation, groups), examples)
+        even = all(before == after for before, after in sides)
+        around = examples.first(x.detach() if even else padded(x.detach(), sides)).unsqueeze(0)
+        padding = tuple(side for side, _ in sides) if even else ()
+        return _over_images(Windows(around, g, kernel, stride, dilation, groups, padding), examples)
 
     z = func(**(given | {"weight": tracer.leaf(weight), "bias": tracer.leaf(bias)}))
     return tracer.uses(z, (weight, by_weight, 0), (bias, _by_bias(z.shape[1], dims), 0))
@@ -61,7 +63,7 @@ def _over_images(windows: Windows, examples: Examples) -> Gradient:
         raise Unruled
     x, g = windows.x.transpose(2, 3), windows.g.transpose(2, 3)  # (c, n, T, d, …) to (c, n, d, T, …)
     kernel, stride, dilation = ((1, *each) for each in (windows.kernel, windows.stride, windows.dilation))
-    return Windows(x, g, kernel, stride, dilation, windows.groups)
+    return Windows(x, g, kernel, stride, dilation, windows.groups, windows.padding and (0, *windows.padding))
 
 
 def _by_bias(channels: int, dims: int) -> Make:
