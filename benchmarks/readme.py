@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fit_limits import missed
+
 from richbll_bench.records import Records
 from richbll_bench.report.readme import results
 
@@ -48,14 +50,18 @@ def predict_cost(record: dict[str, Any]) -> str:
 
 def fit_cost(record: dict[str, Any]) -> str:
     lines = [
-        "| network | method | fit, in yards | error of the variances | predict ÷ forward |",
-        "|---|---|---|---|---|",
+        "| network | method | fit, in yards | to L | error of the variances | predict ÷ forward |",
+        "|---|---|---|---|---|---|",
     ]
-    for row in sorted((row for row in record["rows"] if row.get("yards")), key=lambda row: row["network"]):
+    shown = [row for row in record["rows"] if row.get("yards") and "richbll trak" not in row["method"]]
+    for row in sorted(shown, key=lambda row: row["network"]):
+        to_L = f"{row['yards_to_L']:.2f}" if row.get("yards_to_L") is not None else ""
         error = f"{row['variance_error']:.1e}" if row.get("variance_error") is not None else ""
         predict = f"{row['predict_per_forward']:,.2f}" if row.get("predict_per_forward") is not None else ""
-        lines.append(f"| {row['network']} | {row['method']} | {row['yards']:.2f} | {error} | {predict} |")
-    return "\n".join(lines)
+        lines.append(f"| {row['network']} | {row['method']} | {row['yards']:.2f} | {to_L} | {error} | {predict} |")
+    broken, _ = missed(record)
+    lines += ["", "What we aim at and miss:" if broken else "Nothing that we aim at is missed.", ""]
+    return "\n".join(lines + [f"- {sentence}" for sentence in broken]).rstrip()
 
 
 def versions(record: dict[str, Any]) -> str:

@@ -1,0 +1,76 @@
+"""Factorisations against LAPACK's, on matrices whose squares lose half of the digits."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from richbll.errors import NumericalError
+from richbll.linalg import cholesky, eigh, gram, refined_rotation, right_singular, svd
+
+
+def graded(rows: int, columns: int, decades: float, seed: int) -> Tensor:
+    """Singular values from 1 down, evenly on a logarithmic scale."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (
+        torch.linalg.qr(torch.randn(n, columns, dtype=torch.float64, generator=generator)).Q for n in (rows, columns)
+    )
+    return left * torch.logspace(0, -decades, columns, dtype=torch.float64) @ right.mT
+
+
+@given(
+    columns=st.integers(1, 40),
+    more=st.integers(0, 20),
+    decades=st.floats(0, 9),
+    dead=st.integers(0, 5),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_right_singular_is_lapacks(columns: int, more: int, decades: float, dead: int, seed: int) -> None:
+    """Values to seven digits over nine decades, where a Gram matrix alone has none left below 1e-8."""
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.cat([graded(columns + more, columns, decades, seed), torch.zeros(columns + more, dead)], dim=1)
+    matrix = matrix[:, torch.randperm(columns + dead, generator=generator)]
+    s, Ot = right_singular("a test", matrix)
+    want = torch.cat([torch.linalg.svdvals(matrix[:, (matrix != 0).any(dim=0)]), torch.zeros(dead)])
+    torch.testing.assert_close(s, want, rtol=1e-6, atol=1e-14)
+    torch.testing.assert_close(Ot @ Ot.mT, torch.eye(columns + dead, dtype=torch.float64), atol=1e-11, rtol=0)
+    product = matrix @ Ot.mT  # orthogonal columns of lengths s, small ones too
+    lengths = torch.linalg.vector_norm(product, dim=0)
+    torch.testing.assert_close(lengths, s, rtol=1e-6, atol=1e-14)
+    unit = product[:, :columns] / lengths[:columns]
+    assert float((unit.mT @ unit - torch.eye(columns)).abs().max()) < 1e-5
+
+
+def test_right_singular_of_several_matrices_and_of_nothing() -> None:
+    several = torch.stack([graded(12, 8, 7, 0), graded(12, 8, 0.5, 1)])
+    s, _ = right_singular("a test", several)
+    torch.testing.assert_close(s, torch.linalg.svdvals(several), rtol=1e-6, atol=0)
+    s, Ot = right_singular("a test", torch.zeros(3, 4, dtype=torch.float64))
+    assert torch.equal(s, torch.zeros(4, dtype=torch.float64))
+    assert torch.equal(Ot, torch.eye(4, dtype=torch.float64))
+
+
+def test_a_rotation_of_orthonormal_columns_does_nothing() -> None:
+    s = torch.logspace(0, -6, 10, dtype=torch.float64)
+    rotation, refined = refined_rotation("a test", s, torch.eye(10, dtype=torch.float64)[:, 6:])
+    torch.testing.assert_close(refined, s)
+    turned = rotation.applied(torch.eye(10, dtype=torch.float64))
+    torch.testing.assert_close(turned.abs(), torch.eye(10, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("width", [1, 255, 256, 257, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_product_with_itself(width: int, dtype: torch.dtype) -> None:
+    matrix = torch.randn(30, width, dtype=dtype)
+    found = gram(matrix)
+    torch.testing.assert_close(found, matrix.mT @ matrix)
+    assert torch.equal(found, found.mT)
+
+
+@pytest.mark.parametrize("factorise", [eigh, svd, cholesky])
+def test_what_is_not_finite_is_named(factorise: object) -> None:
+    assert callable(factorise)
+    with pytest.raises(NumericalError, match=r"the thing \(3 × 3, float64, entries not finite\)"):
+        factorise("the thing", torch.full((3, 3), torch.nan, dtype=torch.float64))
