@@ -133,7 +133,7 @@ def errors(record: dict[str, Any], path: Path) -> None:
 def _place(method: str) -> tuple[int, int]:
     """In the order of the styles, small sketches first."""
     number = next((number for number, word in enumerate(STYLES) if method.startswith(word)), len(STYLES))
-    return number, int(method.partition("q=")[2] or 0)
+    return number, int(method.partition("q=")[2].partition(",")[0] or 0)
 
 
 def plot(record: dict[str, Any], folder: Path) -> list[Path]:
