@@ -11,7 +11,7 @@ from richbll.errors import NumericalError
 _GRAM_RESOLUTION = 1e-8
 # and gives the directions of those above this one to eight digits or better.
 _SURE = 1e-4
-# Up to so many columns a product with itself is one call.
+# Up to so many columns a product with itself is one call, and a singular value decomposition costs nothing.
 _NARROW = 256
 
 
@@ -123,9 +123,16 @@ def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tenso
 
 
 def right_singular(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values, descending, and Oᵀ. Columns of zeros, as those of dead features, keep their directions."""
+    """Singular values, descending, and Oᵀ. Of a wide matrix, columns of zeros (dead features) keep their directions."""
+    width = matrix.shape[-1]
+    if width <= _NARROW:
+        values, V = eigh(name, matrix.mT @ matrix)
+        if num_sure(values.sqrt()) == width:
+            return values.sqrt(), V.mT
+        _, s, Ot = svd(name, matrix)
+        return s, Ot
     used = (matrix != 0).flatten(0, -2).any(dim=0)
-    part, width = matrix[..., used], matrix.shape[-1]
+    part = matrix[..., used]
     values, V = eigh(name, gram(part) if matrix.dim() == 2 else torch.stack([gram(one) for one in part]))
     s = values.sqrt()
     if (sure := num_sure(s)) < s.shape[-1]:

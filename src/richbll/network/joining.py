@@ -42,8 +42,8 @@ def _outline(batch: Batch) -> Any:
 
 
 def _outline_of(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.layout == torch.strided and type(value) is Tensor:
-        return value.dtype, value.device, value.shape[1:]
+    if isinstance(value, Tensor) and value.layout == torch.strided:
+        return type(value).__name__, value.dtype, value.device, value.shape[1:]
     if isinstance(value, Mapping):
         return "mapping", {key: _outline_of(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
