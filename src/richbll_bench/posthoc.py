@@ -1,7 +1,7 @@
 """Ways to get a prediction with uncertainty from one trained network, behind one signature."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,22 @@ def bayesian_last_layer(prior_variance: float, **options: Any) -> Fit:
     def fit(model: nn.Module, data: Pair, noise_variance: float) -> Predict:
         uq = RichBLL(model, prior_variance=prior_variance, noise_variance=noise_variance, progress=False, **options)
         return uq.fit(data).predict
+
+    return fit
+
+
+def tuned_last_layer(prior_variances: Sequence[float]) -> Fit:
+    """A plain Bayesian last layer with the prior variance of the largest evidence."""
+
+    def fit(model: nn.Module, data: Pair, noise_variance: float) -> Predict:
+        uq = RichBLL(model, noise_variance=noise_variance, enrich=False, progress=False).fit(data)
+
+        def evidence(prior_variance: float) -> float:
+            uq.prior_variance = prior_variance
+            return float(uq.log_marginal_likelihood())
+
+        uq.prior_variance = max(prior_variances, key=evidence)
+        return uq.predict
 
     return fit
 

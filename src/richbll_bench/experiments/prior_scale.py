@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from richbll import RichBLL
 from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.experiments.wine_ood import INSIDE, OUTSIDE, auroc
-from richbll_bench.posthoc import PostHoc, bayesian_last_layer
+from richbll_bench.posthoc import PostHoc, bayesian_last_layer, tuned_last_layer
 from richbll_bench.records import Record
 from richbll_bench.regression.network import Scaled
 from richbll_bench.regression.running import on_test_rows, records_of
-from richbll_bench.regression.split import Pair, Split
-from richbll_bench.regression.task import Fitted, Predict
+from richbll_bench.regression.split import Split
+from richbll_bench.regression.task import Fitted
 from richbll_bench.tables import Cell, Column, Row, Table, summary
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ SCALES = (10.0, 1.0, 0.1, 0.01, 0.001)
 PRIORS = (0.01, 1.0, 100.0)
 METHODS = {"bll": "BLL", "bll_tuned": "BLL, prior tuned", "rich_bll": "Rich-BLL"}
 _TUNED = torch.logspace(-8, 8, 33).tolist()
+_USUAL = 1.0  # the prior variance beside which the tuned one is shown
 
 
 def rescaled(model: nn.Module, scale: float) -> nn.Module:
@@ -46,23 +46,11 @@ def rescaled(model: nn.Module, scale: float) -> nn.Module:
     return model
 
 
-def _tuned(model: nn.Module, data: Pair, noise_variance: float) -> Predict:
-    """A plain last layer whose prior variance has the largest evidence, of 33 over sixteen decades."""
-    uq = RichBLL(model, noise_variance=noise_variance, enrich=False, progress=False).fit(data)
-
-    def evidence(prior_variance: float) -> float:
-        uq.prior_variance = prior_variance
-        return float(uq.log_marginal_likelihood())
-
-    uq.prior_variance = max(_TUNED, key=evidence)
-    return uq.predict
-
-
 def method(name: str, scale: float, prior_variance: float) -> PostHoc:
     """One of the three on a rescaled network."""
     fits = {
         "bll": bayesian_last_layer(prior_variance, enrich=False),
-        "bll_tuned": _tuned,
+        "bll_tuned": tuned_last_layer(_TUNED),
         "rich_bll": bayesian_last_layer(prior_variance),
     }
     fit = fits[name]
@@ -83,9 +71,14 @@ def run(job: Job) -> list[Record]:
 
 def _jobs(size: Size) -> list[Job]:
     seeds = tuple(range(size.num_seeds))
-    whole = Job("prior-scale", "", tuple(METHODS), seeds, {"tiny": size.tiny}, run)
+    whole = Job("prior-scale", "", (), seeds, {"tiny": size.tiny}, run)
     return [
-        replace(whole, dataset=dataset, settings=whole.settings | {"scale": scale, "prior_variance": prior})
+        replace(
+            whole,
+            dataset=dataset,
+            methods=tuple(name for name in METHODS if prior == _USUAL or name != "bll_tuned"),
+            settings=whole.settings | {"scale": scale, "prior_variance": prior},
+        )
         for dataset in (DATASETS[:1] if size.tiny else DATASETS)
         for scale in (SCALES[1:3] if size.tiny else SCALES)
         for prior in (PRIORS[1:2] if size.tiny else PRIORS)
@@ -123,7 +116,7 @@ def _tables(records: Sequence[Record]) -> list[Table]:
             tuple(_cell(records, dataset, name, scale, prior, metric) for dataset, metric, _ in columns),
         )
         for number, (name, title) in enumerate(METHODS.items())
-        for prior in (priors[:1] if name == "bll_tuned" else priors)
+        for prior in ([_USUAL] if name == "bll_tuned" else priors)
         for scale in scales
     ]
     heads = tuple(Column(f"{d}/{m}", title, d, m, decimals=3) for d, m, title in columns)
@@ -146,7 +139,7 @@ def _draw(records: Sequence[Record]) -> "Drawing":
     scales = sorted({record.settings["scale"] for record in records})
     for axes, (dataset, metric, title) in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         for name, label in METHODS.items():
-            cells = [(s, _cell(records, dataset, name, s, 1.0, metric)) for s in scales]
+            cells = [(s, _cell(records, dataset, name, s, _USUAL, metric)) for s in scales]
             points = [(s, cell.mean, cell.error or 0.0) for s, cell in cells if cell is not None]
             if points:
                 axes.errorbar(*zip(*points, strict=True), label=label, marker="o", markersize=3, capsize=2)

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-import torch
-from sklearn.metrics import roc_auc_score
-
-from richbll_bench import datasets, methods
+from richbll_bench import class_metrics, datasets, methods
 from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Record
@@ -21,10 +18,9 @@ _TRAINED = ("vbll", "ensemble", "dropout", "dropout_last_layer", "swag", "bbb", 
 
 def auroc(fitted: Fitted, part: Split) -> float:
     """How well the epistemic variance tells white wines from the red ones of the test rows."""
-    white = part.prepared(datasets.load(OUTSIDE).x)
-    scores = [fitted.predict(x).epistemic_variance.double().flatten() for x in (part.test[0], white)]
-    labels = torch.cat([torch.zeros_like(scores[0]), torch.ones_like(scores[1])])
-    return float(roc_auc_score(labels.numpy(), torch.cat(scores).numpy()))
+    outside = part.prepared(datasets.load(OUTSIDE).x)
+    red, white = (fitted.predict(x).epistemic_variance.double().flatten() for x in (part.test[0], outside))
+    return class_metrics.auroc(red, white)
 
 
 def run(job: Job) -> list[Record]:
