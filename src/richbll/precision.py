@@ -20,7 +20,9 @@ def float64_device(device: torch.device) -> torch.device:
 
 def in_float64(values: Tensor) -> Tensor:
     """In float64, on the values' own device or, where that has no float64, on the CPU."""
-    return values.to(float64_device(values.device)).to(torch.float64)
+    if values.device.type in _WITHOUT_FLOAT64:
+        values = values.cpu()
+    return values.to(torch.float64)
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:

@@ -11,7 +11,8 @@ from richbll.network.functional import call_with
 from richbll.network.network import Network, read_network
 from richbll.network.outputs import read_output
 from richbll.network.reading import Reading
-from richbll.network.records import Record, RecordReader, SiteShape, summed
+from richbll.network.records import Record, RecordReader, SiteShape
+from richbll.network.structure import summed
 from richbll.network.untouched import untouched
 
 ROOM = 2**30

@@ -66,6 +66,15 @@ def test_the_chosen_routes_are_the_cheapest_of_all(width: int, rows: int) -> Non
     assert price(tuple(found[shape.site] for shape in weights)) <= 1.2 * price(best)
 
 
+def test_a_small_layer_joins_a_route_that_is_there_anyway() -> None:
+    """8 × 50 weights beside 50 × 50 ones; a large layer whose own route is cheaper stays with it."""
+    small = [step.shape for step in RichBLL(wide_mlp(50)).plan(torch.randn(8, 8)).steps]
+    assert set(cheapest_routes(small, Size(1000, 51, 1, 2**40), 2**40).values()) == {"hadamard"}
+    large = [step.shape for step in RichBLL(wide_mlp(256)).plan(torch.randn(8, 8)).steps]
+    found = cheapest_routes(large, Size(10_000, 257, 1, 2**40), 2**40)
+    assert (found["0.weight", 0], found["2.weight", 0]) == ("explicit", "hadamard")
+
+
 def test_less_memory_means_reading_twice_then_in_blocks() -> None:
     case = make("cnn_batchnorm_groups", 1, torch.float32)
     data = list(case.train.split(16))

@@ -41,7 +41,7 @@ def read_twice(monkeypatch) -> None:
 
 
 def test_solvers_are_found_by_their_file_names() -> None:
-    assert solver_names() == ["cross", "exact", "sketch", "trak"]
+    assert solver_names() == ("cross", "exact", "sketch", "trak")
     for name in solver_names():
         assert importlib.import_module(f"richbll.solvers.{name}").solve.__doc__
 

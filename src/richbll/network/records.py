@@ -245,14 +245,6 @@ class RecordReader:
         return same_up_to_rounding(features, phi_r[rows], precision) and same_outputs(alone, f, self._precision)
 
 
-def summed(parts: list[Gradient], start: int, stop: int) -> Tensor:
-    """Elements start … stop of the sum over all uses of a parameter."""  # (c, n, stop − start)
-    total = parts[0].dense(start, stop)
-    for part in parts[1:]:
-        total = total + part.dense(start, stop)
-    return total
-
-
 def _beside_float64(record: Record) -> Record:
     """On the device where sums are kept: the model's, or the CPU for one that has no float64."""
     device = float64_device(record.phi_r.device)

@@ -361,3 +361,11 @@ def padded(x: Tensor, amounts: list[tuple[int, int]]) -> Tensor:
     """Zeros before and after each of the last dimensions."""
     flat = [side for pair in reversed(amounts) for side in pair]
     return pad(x, flat) if any(flat) else x
+
+
+def summed(parts: list[Gradient], start: int, stop: int) -> Tensor:
+    """Elements start … stop of the sum over all uses of a parameter."""  # (c, n, stop − start)
+    total = parts[0].dense(start, stop)
+    for part in parts[1:]:
+        total = total + part.dense(start, stop)
+    return total

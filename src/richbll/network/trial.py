@@ -21,7 +21,7 @@ from richbll.network.functional import call_with
 from richbll.network.network import Network
 from richbll.network.outputs import coarsest, read_output, same_up_to_rounding
 from richbll.network.rules.rule import ALIKE, Examples, Layout
-from richbll.network.structure import Gradient
+from richbll.network.structure import Gradient, summed
 from richbll.rng import child_generator
 
 TRIED = 2  # examples
@@ -81,10 +81,13 @@ class _Attempt:
         refused: set[Site] = set()
         ruled = capture.gradients(sites, [(f * weights).sum() for weights in R], refused)
         truth = self._autograd(R, {name for name, _ in sites - refused})
-        largest = max(map(_largest, truth.values()), default=0.0)
-        agreed = {site for site in sites - refused if self._agree(site, ruled[site], truth, 1e-3 * largest)}
-        ruled = {site: ruled[site] for site in sorted(agreed)}
-        for call in self._unproved(capture, ruled, truth):
+        least = 1e-3 * _largest([row for rows in truth.values() for row in rows])
+        compared = {site: _compared(site, ruled[site], truth) for site in sorted(sites - refused)}
+        agreed = {
+            site: pair for site, pair in compared.items() if pair is not None and pair.agree(self._allowed, least)
+        }
+        ruled = {site: ruled[site] for site in agreed}
+        for call in self._unproved(capture, ruled, agreed, least):
             if not self._agrees_alone(call, capture):
                 ruled = {site: parts for site, parts in ruled.items() if site not in call.sites}
         needed = [any(site in ruled for site in call.sites) for call in capture.calls]
@@ -130,19 +133,6 @@ class _Attempt:
             f = read_output(call_with(model, constants | leaves, pair.args, pair.kwargs), TRIED)
             return _gradients([(f[k] * R[k, k]).sum() for k in range(TRIED)], leaves)
 
-    def _agree(self, site: Site, found: list[Gradient], truth: Mapping[str, list[Tensor]], least: float) -> bool:
-        """Within the square root of the precision, relative to the largest element, or to the least that matters."""
-        (name, start), size = site, found[0].size
-        try:
-            got = sum(part.dense(0, size) for part in found)
-            if not isinstance(got, Tensor) or {part.size for part in found} != {size}:
-                return False
-            wants = [whole[start : start + size].to(got.dtype) for whole in truth[name]]
-            pairs = [(got[k, k] - want, want) for k, want in enumerate(wants)]
-            return all(_largest([gap]) <= self._allowed * max(_largest([want]), least) for gap, want in pairs)
-        except Exception:
-            return False  # shapes that do not fit
-
     @property
     def _allowed(self) -> float:
         return torch.finfo(self._precision).eps ** 0.5
@@ -150,19 +140,18 @@ class _Attempt:
     # ------------------------------------------------------------------ a call by itself
 
     def _unproved(
-        self, capture: Capture, ruled: dict[Site, list[Gradient]], truth: dict[str, list[Tensor]]
+        self, capture: Capture, ruled: dict[Site, list[Gradient]], agreed: dict[Site, "_Compared"], least: float
     ) -> list[Call]:
         """The calls one of whose gradients is so small, beside the largest, that its agreement proves nothing."""
         found: dict[int, Call] = {}
-        largest = max(map(_largest, truth.values()), default=0.0)
         for site, parts in ruled.items():
+            if len(parts) == 1 and max(agreed[site].sizes, default=1.0) > 0 and agreed[site].agree(self._allowed, 0.0):
+                continue
             numbers = [use.call for use in capture.used if use.site == site]
             strengths = [_strength(part) for part in parts]
-            if len(parts) == 1 and strengths[0] > 0 and self._agree(site, parts, truth, 0.0):
-                continue
-            least = _PROVES * self._allowed * max(*strengths, 1e-3 * largest)
+            small = _PROVES * self._allowed * max(*strengths, least)
             for number, strength in zip(numbers, strengths, strict=True):
-                if strength <= least:
+                if strength <= small:
                     found[number] = capture.calls[number]
         return list(found.values())
 
@@ -205,8 +194,9 @@ class _Attempt:
             # by the inputs too, although nobody asks: torch's GroupNorm in channels_last ends the process without
             found = _gradients([(mine[k] * rows[k, k]).sum() for k in range(TRIED)], named | moving)
             truth = {name: found[name] for name in named}
-        least = 1e-3 * max(map(_largest, truth.values()))
-        return all(self._agree(site, ruled[site], truth, least) for site in sites)
+        least = 1e-3 * _largest([row for rows in truth.values() for row in rows])
+        compared = [_compared(site, ruled[site], truth) for site in sites]
+        return all(pair is not None and pair.agree(self._allowed, least) for pair in compared)
 
     def _activation_bytes(self, capture: Capture) -> int:
         """What an example takes, estimated from the tensors that have the batch in them somewhere."""
@@ -230,8 +220,37 @@ def _gradients(targets: list[Tensor], leaves: dict[str, Tensor]) -> dict[str, li
     return rows
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """A rule beside plain autograd, for either example: the largest difference, and the largest element."""
+
+    gaps: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+    def agree(self, allowed: float, least: float) -> bool:
+        """Relative to the largest element, or to the least that matters."""
+        return all(gap <= allowed * max(size, least) for gap, size in zip(self.gaps, self.sizes, strict=True))
+
+
+def _compared(site: Site, found: list[Gradient], truth: Mapping[str, list[Tensor]]) -> _Compared | None:
+    """None where the shapes do not fit."""
+    (name, start), size = site, found[0].size
+    try:
+        got = summed(found, 0, size)
+        if {part.size for part in found} != {size}:
+            return None
+        if size == 0:
+            return _Compared((), ())
+        want = torch.stack([whole[start : start + size] for whole in truth[name]]).to(got.dtype)  # (2, size)
+        own = torch.stack([got[k, k] for k in range(TRIED)])
+        gaps, sizes = torch.stack([own - want, want]).abs().amax(dim=2).tolist()
+        return _Compared(tuple(gaps), tuple(sizes))
+    except Exception:
+        return None
+
+
 def _largest(rows: Sequence[Tensor]) -> float:
-    return max(float(row.abs().max()) if row.numel() else 0.0 for row in rows)
+    return max((float(row.abs().max()) for row in rows if row.numel()), default=0.0)
 
 
 def _strength(part: Gradient) -> float:

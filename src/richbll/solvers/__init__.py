@@ -6,15 +6,17 @@ takes to add one. `routes/` holds the exact solver's parts, `plan` what they cos
 
 import importlib
 import pkgutil
+from functools import cache
 
 from richbll.solvers.solution import Solver
 
 _NOT_SOLVERS = {"choice", "plan", "routes", "solution"}
 
 
-def solver_names() -> list[str]:
+@cache
+def solver_names() -> tuple[str, ...]:
     """The names that `solver=` takes besides "auto"."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NOT_SOLVERS)
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NOT_SOLVERS))
 
 
 def named_solver(name: str) -> Solver:

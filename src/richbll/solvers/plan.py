@@ -19,6 +19,7 @@ from richbll.network.records import SiteShape
 from richbll.solvers.routes.explicit import is_sparse
 
 _PER_PAIR = 64
+_APART = 5e7  # multiply-adds that fit into the time which it takes to begin a route of its own for one layer
 
 
 @dataclass(frozen=True)
@@ -121,21 +122,28 @@ def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
 
 
 def cheapest_routes(shapes: list[SiteShape], size: Size, most_kept: int) -> dict[tuple[str, int], str]:
-    """Explicit everywhere, or K wherever that is cheaper, the price of UᵀKU included."""
+    """Explicit everywhere, or K wherever that is cheaper, the price of UᵀKU included; small layers then join it."""
     explicit = {shape.site: "explicit" for shape in shapes}
     if size.num_rows is None:
         return explicit
+    N, c = size.num_rows, size.num_gradients
     mixed, kept, saved = dict(explicit), 0, 0.0
-    for group in _groups(shapes):
-        prices = {route: group_cost(group, route, size) for route in allowed_routes(group[0])}
-        best = min(prices, key=lambda route: prices[route])
-        needed = sum(kept_bytes(shape, size.num_rows, size.num_gradients) for shape in group)
-        if best != "explicit" and kept + needed <= most_kept:
+    cheaper = [(group, *_cheapest_of_K(group, size)) for group in _groups(shapes)]
+    for group, best, gain in sorted(cheaper, key=lambda found: found[2] <= 0):  # those that only join come last
+        needed = sum(kept_bytes(shape, N, c) for shape in group)
+        if gain > -_APART and kept + needed <= most_kept:
             mixed |= {shape.site: best for shape in group}
             kept += needed
-            saved += prices["explicit"] - prices[best]
-    N, c = size.num_rows, size.num_gradients
+            saved += max(0.0, gain)
     return mixed if saved > c * (N * N * size.rank / 2 + N * size.rank**2) else explicit
+
+
+def _cheapest_of_K(group: list[SiteShape], size: Size) -> tuple[str, float]:
+    """The best of the routes to K, and what it saves against the explicit one."""
+    prices = {route: group_cost(group, route, size) for route in allowed_routes(group[0])}
+    explicit = prices.pop("explicit")
+    best = min(prices, key=lambda route: prices[route], default="explicit")
+    return best, explicit - prices.get(best, float("inf"))
 
 
 def _groups(shapes: list[SiteShape]) -> list[list[SiteShape]]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
-from richbll.network.records import SiteShape, summed
-from richbll.network.structure import Gradient, Piece, Rows
+from richbll.network.records import SiteShape
+from richbll.network.structure import Gradient, Piece, Rows, summed
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up

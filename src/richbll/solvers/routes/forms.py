@@ -14,8 +14,8 @@ from torch.nn.functional import pad
 
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
-from richbll.network.records import SiteShape, summed
-from richbll.network.structure import Gradient, Outer, place
+from richbll.network.records import SiteShape
+from richbll.network.structure import Gradient, Outer, place, summed
 
 Uses = list[Gradient]  # of one parameter by one batch
 
