@@ -1,11 +1,13 @@
 """Networks trained together are the networks that they would have been alone."""
 
 import copy
+import shutil
 
 import pytest
 import torch
 from torch import nn
 
+from richbll_bench.regression import quick
 from richbll_bench.regression.network import backbone, rate
 from richbll_bench.regression.together import Recipe, Together, orders, select, squared_error, train_for
 
@@ -43,7 +45,13 @@ def alone(network: nn.Module, seed: int, x: torch.Tensor, y: torch.Tensor, epoch
     return network, clipped
 
 
-def test_together_is_alone(rows) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_together_is_alone(rows, compiled: bool, monkeypatch) -> None:
+    if compiled and shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    calls = []
+    monkeypatch.setattr(quick, "_WORTH_COMPILING", 10 if compiled else 1000)
+    monkeypatch.setattr(torch, "compile", lambda function, compile=torch.compile: calls.append(1) or compile(function))
     x, y = rows
     states = train_for(Together(networks(), squared_error, RECIPE, rate), SEEDS, rows, [10, 10, 10])  # 50 steps
     clippings = []
@@ -54,6 +62,20 @@ def test_together_is_alone(rows) -> None:
             torch.testing.assert_close(states[number][name], parameter.detach(), rtol=1e-10, atol=1e-10)
     assert clippings[0] == {False}  # the others' large gradients do not clip this one's
     assert clippings[2] == {True}
+    assert len(calls) == compiled
+
+
+def test_without_a_compiler_training_goes_on(rows, monkeypatch) -> None:
+    def refuse(_function) -> None:
+        raise RuntimeError("No working C++ compiler found\nmore")
+
+    want = train_for(Together(networks(), squared_error, RECIPE, rate), SEEDS, rows, [3, 3, 3])
+    monkeypatch.setattr(quick, "_WORTH_COMPILING", 4)
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.warns(UserWarning, match="goes on without it: No working C\\+\\+ compiler found$"):
+        found = train_for(Together(networks(), squared_error, RECIPE, rate), SEEDS, rows, [3, 3, 3])
+    for state, expected in zip(found, want, strict=True):
+        assert all(torch.equal(state[name], value) for name, value in expected.items())
 
 
 def test_a_network_that_is_done_leaves_the_others_as_they_are(rows) -> None:

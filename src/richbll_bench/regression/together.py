@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from richbll_bench.regression.quick import Quick
 
 State = dict[str, Tensor]
 Forward = Callable[..., Any]  # one network as a function of its inputs
@@ -56,7 +58,7 @@ class Together:
         parameters, self._buffers = stack_module_state(list(networks))
         self._parameters: State = dict(parameters)
         self._randomness = randomness
-        self._loss = self._mapped(objective)
+        self._gradients = Quick(self._clipped(objective))
         groups = [
             {
                 "params": [stacked],
@@ -67,14 +69,28 @@ class Together:
         ]
         self._optimizer = torch.optim.AdamW(groups, fused=True)
 
-    def _mapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Over networks, of a function of one network and its rows."""
+    def _of_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of one network's parameters, buffers and rows, from one of the network and its rows."""
 
         def of_one(parameters: State, buffers: State, *rows: Tensor) -> Any:
             return function(lambda *a, **k: functional_call(self._skeleton, (parameters, buffers), a, k), *rows)
 
-        mapped = vmap(of_one, randomness=self._randomness)
-        return lambda *rows: mapped(self._parameters, self._buffers, *rows)
+        return of_one
+
+    def _clipped(self, objective: Objective) -> Callable[[State, State, Tensor, Tensor], State]:
+        """The objective's gradients, those of each network together no longer than allowed."""
+        gradients_of = vmap(grad(self._of_one(objective)), randomness=self._randomness)
+        longest = self._recipe.clip
+
+        def clipped(parameters: State, buffers: State, x: Tensor, y: Tensor) -> State:
+            gradients = gradients_of(parameters, buffers, x, y)
+            squares = [g.flatten(1).square().sum(dim=1) for g in gradients.values()]
+            norms = torch.stack(squares).sum(dim=0).sqrt()  # (S,)
+            factors = (longest / (norms + 1e-6)).clamp(max=1.0)
+            # torch's fused AdamW reads memory in order, whatever the strides of a gradient are
+            return {name: (g * factors.view(-1, *[1] * (g.ndim - 1))).contiguous() for name, g in gradients.items()}
+
+        return clipped
 
     def epoch(self, x: Tensor, y: Tensor, orders: Tensor) -> None:
         """One epoch over rows x (S, N, d) and y (S, N, 1), each network in its own order (S, N)."""
@@ -85,20 +101,16 @@ class Together:
             self._step(x[:, start : start + size], y[:, start : start + size])
 
     def _step(self, x: Tensor, y: Tensor) -> None:
-        stacked = list(self._parameters.values())
-        gradients = torch.autograd.grad(self._loss(x, y).sum(), stacked)
-        squares = [g.flatten(1).square().sum(dim=1) for g in gradients]
-        norms = torch.stack(squares).sum(dim=0).sqrt()  # (S,)
-        factors = (self._recipe.clip / (norms + 1e-6)).clamp(max=1.0)
-        for parameter, g in zip(stacked, gradients, strict=True):
-            # torch's fused AdamW reads memory in order, whatever the strides of a gradient are
-            parameter.grad = (g * factors.view(-1, *[1] * (g.ndim - 1))).contiguous()
+        held = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        for name, gradient in self._gradients(held, self._buffers, x, y).items():
+            self._parameters[name].grad = gradient
         self._optimizer.step()
 
     def evaluate(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         """Of every network and its rows."""
         with torch.no_grad():
-            return self._mapped(function)(*rows)
+            mapped = vmap(self._of_one(function), randomness=self._randomness)
+            return mapped(self._parameters, self._buffers, *rows)
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Go on with these networks alone."""
