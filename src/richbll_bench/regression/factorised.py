@@ -17,9 +17,7 @@ from torch.nn.functional import linear
 
 from richbll_bench.regression.network import backbone
 
-# Before training. With more noise the prior wins at once, and the network never finds the targets.
-_FIRST_STD = 0.01
-_FIRST_NOISE = 0.1  # of the targets' standard deviation
+_FIRST_STD = 0.01  # of every weight, before training
 
 
 class GaussianLinear(nn.Module):
@@ -61,7 +59,7 @@ class GaussianNetwork(nn.Module):
             relu,
             GaussianLinear(readout, width**-0.5),
         )
-        self.log_noise = nn.Parameter(torch.tensor([math.log(_FIRST_NOISE * target_std)]))  # (1,) log σ
+        self.log_noise = nn.Parameter(torch.tensor([math.log(target_std)]))  # (1,) log σ
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A draw of the outputs, the noise variance (1,) and the KL ()."""
