@@ -8,12 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from richbll_bench.bandits import agents
 from richbll_bench.bandits.conjugate import Conjugate, NoisePrior
 from richbll_bench.bandits.last_layer import LastLayer, LastLayerRule
 from richbll_bench.bandits.network import with_every_action
 from richbll_bench.bandits.noise import Noise, NoiseRule
 from richbll_bench.bandits.training import PAPER, Schedule
 from richbll_bench.errors import BanditError
+from richbll_bench.ntk_gp import fit_ntk_gp
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
@@ -149,3 +151,28 @@ def test_schedules() -> None:
     first = agent(schedule=Schedule(restart=None, steps=3, batch_size=8))
     assert first.learner.num_steps == 6
     assert agent().learner.num_steps == 200 + 200  # a new start at 9 rows and one at 140
+
+
+def test_neural_linear_draws_around_the_regression_of_its_features() -> None:
+    made = agents.load("neural_linear").make(0, 2, 3)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(3))
+    for start, stop in ((0, 9), (9, 60)):
+        actions = made.act(x[start:stop])
+        made.observe(x[start:stop], actions, x[start:stop, 0] + actions)
+    inputs = with_every_action(x[:1].repeat(3000, 1), 3)
+    draws = made.draw(inputs).view(-1, 3)
+    spread = draws.std(dim=0) / 3000**0.5
+    assert bool(((draws.mean(0) - made.outputs(inputs[:3])).abs() < 5 * spread).all())
+
+
+def test_the_gaussian_process_of_the_gradients_against_the_dense_truth() -> None:
+    made = agents.load("ntk_gp").make(0, 2, 3)
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(3))
+    for start, stop in ((0, 9), (9, 40)):
+        actions = made.act(x[start:stop])
+        made.observe(x[start:stop], actions, x[start:stop, 0] + actions)
+    module = made.learner.network.as_module()
+    gp = fit_ntk_gp(module, made.buffer.inputs, noise_variance=float(made._noise.variances()[0]))
+    inputs = with_every_action(x[:1].repeat(4000, 1), 3)
+    found = made.draw(inputs).view(-1, 3).var(dim=0)
+    torch.testing.assert_close(found, gp.variance(inputs[:3]), rtol=0.12, atol=1e-3)
