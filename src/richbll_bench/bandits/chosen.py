@@ -1,4 +1,4 @@
-"""The rule that `wheel-why` has chosen on seeds of its own; Rich-BLL, Rich-BLL (S) and BLL share it."""
+"""The rule of Rich-BLL, Rich-BLL (S) and BLL: from first trials on seeds of `wheel-why`, until its records decide."""
 
 from richbll_bench.bandits.last_layer import LastLayerRule
 from richbll_bench.bandits.noise import NoiseRule

@@ -1,7 +1,7 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
-The agents' rule (`bandits.chosen`) is the variant with the lowest regret of BLL and Rich-BLL together, the mean over
-difficulties and seeds, among those that lock in on no seed. The seeds begin at 1000: none is one of the table's.
+The agents' rule (`bandits.chosen`) is to be the variant with the lowest regret of BLL and Rich-BLL together, the mean
+over difficulties and seeds, among those that lock in on no seed. The seeds begin at 1000: none is one of the table's.
 """
 
 from collections.abc import Sequence
