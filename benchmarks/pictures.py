@@ -10,6 +10,7 @@ from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
 from richbll import RichBLL
+from richbll.bandits import RollingNoise, ThompsonSampler
 from richbll.errors import RichBLLWarning
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -143,7 +144,44 @@ def diagnosis() -> None:
     found.plot(str(IMAGES / "diagnosis.png"))
 
 
+def bandits() -> None:
+    """Three actions on a square: what was played, how often it was the best, and where the posterior still doubts."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    sampler = ThompsonSampler(model, num_actions=3, noise=RollingNoise(prior=1.0), restart=1.5)
+
+    def expected(x: Tensor) -> Tensor:
+        return torch.stack([torch.ones(len(x)), 3.0 * (x[:, 0] > 0.5), 3.0 * (x[:, 1] > 0.5)], dim=1)
+
+    share, played = [], []
+    for _ in range(60):
+        x = 2 * torch.rand(20, 2) - 1
+        actions = sampler.act(x)
+        value = expected(x).gather(1, actions[:, None])[:, 0]
+        share.append(float((value == expected(x).amax(1)).double().mean()))
+        played.append(actions)
+        sampler.observe(x, actions, value + 0.1 * torch.randn(len(x)))
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    axes = figure.subplots(1, 3)
+    contexts, actions = sampler.replay.contexts, torch.cat(played)
+    for number, color in enumerate(("0.7", BLUE, RED)):
+        chosen = contexts[-600:][actions[-600:] == number]
+        axes[0].plot(*chosen.mT.numpy(), ".", ms=4, color=color, label=f"action {number}")
+    axes[0].set(title="the last 600 actions", xlabel="x₁", ylabel="x₂")
+    axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    axes[1].plot(range(10, 1200, 20), share, color=BLUE, lw=1.5)
+    axes[1].set(title="share of best actions, by twenties", xlabel="contexts", ylim=(0, 1.02))
+    side = torch.linspace(-1, 1, 60)
+    grid = torch.cartesian_prod(side, side)
+    doubt = torch.stack([sampler.draw(grid).argmax(1) for _ in range(40)])
+    usual = (doubt == doubt.mode(dim=0).values).double().mean(dim=0)
+    image = axes[2].pcolormesh(side, side, (1 - usual).reshape(60, 60).mT.numpy(), vmin=0, cmap="viridis")
+    axes[2].set(title="share of draws that would play another", xlabel="x₁")
+    figure.colorbar(image, ax=axes[2], shrink=0.85)
+    figure.savefig(IMAGES / "bandits.png", dpi=110)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for draw in (classification, online, tuning, diagnosis):
+    for draw in (classification, online, tuning, diagnosis, bandits):
         draw()

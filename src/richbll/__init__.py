@@ -1,6 +1,6 @@
 """richbll: how sure is a trained network? Richer Bayesian last layers for any PyTorch model."""
 
-from richbll import distributed, errors
+from richbll import bandits, distributed, errors
 from richbll._version import __version__
 from richbll.diagnostics.diagnosis import Diagnosis
 from richbll.estimator import RichBLL
@@ -19,6 +19,7 @@ __all__ = [
     "RichBLL",
     "UncertainModule",
     "__version__",
+    "bandits",
     "distributed",
     "errors",
     "load",

@@ -5,6 +5,7 @@ from pathlib import Path
 from richbll.errors import RichBLLError
 
 __all__ = [
+    "BanditError",
     "ChecksumError",
     "ContentError",
     "DatasetError",
@@ -14,6 +15,7 @@ __all__ = [
     "PaperTableError",
     "RecordError",
     "TableError",
+    "UnknownAgentError",
     "UnknownDatasetError",
     "UnknownExperimentError",
     "UnknownMethodError",
@@ -74,3 +76,11 @@ class EngineError(RichBLLError):
 
 class UnknownMethodError(RichBLLError, ValueError):
     """There is no method of that name."""
+
+
+class BanditError(RichBLLError, ValueError):
+    """A bandit problem or an agent was asked for what it cannot be."""
+
+
+class UnknownAgentError(RichBLLError, ValueError):
+    """There is no agent of that name."""

@@ -1,0 +1,97 @@
+"""Rewards as a function of context and action, whichever way the model gives them, and their posterior.
+
+A model of (x, a) has one output, and one posterior over all rows. A model of x has an output for every action, and the
+reward of one alone is seen, so each action has a posterior of its own rows: its data term and its projection.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from richbll.bandits.replay import Replay
+from richbll.errors import ShapeError
+from richbll.estimator import RichBLL
+from richbll.precision import no_autocast
+
+Encode = Callable[[Tensor, Tensor, int], Any]  # contexts (n, …), actions (n,), their number → inputs of the model
+
+
+class ByCode:
+    """f(x, a) with the action's code among the inputs."""
+
+    def __init__(self, model: nn.Module, num_actions: int, encode: Encode) -> None:
+        self.model, self.num_actions, self._encode = model, num_actions, encode
+
+    def predict(self, contexts: Tensor, actions: Tensor) -> Tensor:
+        """The network's reward of an action in each context."""  # (n,)
+        output = _called(self.model, self._encode(contexts, actions, self.num_actions))
+        if output.shape not in ((len(contexts), 1), (len(contexts),)):
+            raise ShapeError(
+                f"The model returned {tuple(output.shape)} for {len(contexts)} contexts with their actions; it must "
+                f"return one reward each. Leave `encode` out if it returns a reward for every action."
+            )
+        return output.view(len(contexts))
+
+    def posterior(self, replay: Replay, options: dict[str, Any]) -> list[RichBLL]:
+        """One, from all rows."""
+        inputs = self._encode(replay.contexts, replay.actions, self.num_actions)
+        return [RichBLL(self.model, **options).fit([(inputs, None)])]
+
+    def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
+        every = torch.arange(self.num_actions, device=contexts.device).repeat(len(contexts))
+        inputs = self._encode(contexts.repeat_interleave(self.num_actions, dim=0), every, self.num_actions)
+        return _drawn(posterior[0], inputs, len(contexts), generator).view(len(contexts), self.num_actions)
+
+
+class ByOutput:
+    """f(x) with an output for every action."""
+
+    def __init__(self, model: nn.Module, num_actions: int) -> None:
+        self.model, self.num_actions = model, num_actions
+
+    def predict(self, contexts: Tensor, actions: Tensor) -> Tensor:
+        """The network's reward of an action in each context."""  # (n,)
+        output = _called(self.model, contexts)
+        if output.shape != (len(contexts), self.num_actions):
+            raise ShapeError(
+                f"The model returned {tuple(output.shape)} for {len(contexts)} contexts; with {self.num_actions} "
+                f"actions it must return ({len(contexts)}, {self.num_actions}). Give `encode` if it takes actions."
+            )
+        return output.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+    def posterior(self, replay: Replay, options: dict[str, Any]) -> list[RichBLL]:
+        """One for each action, from its own rows."""
+        found = []
+        for action in range(self.num_actions):
+            found.append(RichBLL(self.model, **options).fit([(replay.contexts[replay.actions == action], None)]))
+        return found
+
+    def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
+        columns = [_drawn(uq, contexts, len(contexts), generator)[:, action] for action, uq in enumerate(posterior)]
+        return torch.stack(columns, dim=1)
+
+
+def _called(model: nn.Module, inputs: Any) -> Tensor:
+    """The model as `RichBLL` calls it: a tensor, a tuple of tensors, or a mapping by keyword."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _drawn(uq: RichBLL, inputs: Any, num_groups: int, generator: torch.Generator | None) -> Tensor:
+    """f + Z ε, with one ε for the rows of a group; rows of a group follow each other."""  # (n, c)
+    with torch.no_grad():
+        a, f = uq._forward(inputs)
+        head = uq._head_for(a)
+        Z = head.whitened(a)  # (n, c or 1, r)
+        with no_autocast(Z.device):
+            mean = head.mean(Z, f)
+            if generator is None:
+                return mean
+            eps = torch.randn(num_groups, mean.shape[1], Z.shape[2], generator=generator, dtype=torch.float64)
+            each = eps.repeat_interleave(len(Z) // num_groups, dim=0).to(Z)
+            return mean + (Z * each).sum(dim=2)

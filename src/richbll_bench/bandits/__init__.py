@@ -1,0 +1,1 @@
+"""Contextual bandits: the wheel, its agents, and the loop in which they meet."""

@@ -1,0 +1,11 @@
+"""NeuralLinear with the prior of its paper."""
+
+from functools import partial
+
+from richbll_bench.bandits.agent import Kind
+from richbll_bench.bandits.conjugate import NoisePrior
+from richbll_bench.bandits.neural_linear import NeuralLinear, NeuralLinearRule
+
+_RULE = NeuralLinearRule(NoisePrior(shape=6.0, scale=6.0, precision=0.25))
+
+kind = Kind("NeuralLinear", "Riquelme et al. (2018): a₀ = b₀ = 6, λ = 0.25.", partial(NeuralLinear, rule=_RULE))

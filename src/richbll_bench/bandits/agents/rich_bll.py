@@ -1,0 +1,9 @@
+"""Rich-BLL: the posterior of all rows."""
+
+from functools import partial
+
+from richbll_bench.bandits.agent import Kind
+from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.last_layer import LastLayer
+
+kind = Kind("Rich-BLL", "The posterior of all rows; its projection from 512.", partial(LastLayer, rule=CHOSEN))

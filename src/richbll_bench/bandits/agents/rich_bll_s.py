@@ -1,0 +1,14 @@
+"""Rich-BLL (S): posterior and projection from a subsample of the rows, scaled to all of them."""
+
+from dataclasses import replace
+from functools import partial
+
+from richbll_bench.bandits.agent import Kind
+from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.last_layer import LastLayer
+
+kind = Kind(
+    "Rich-BLL (S)",
+    "As Rich-BLL, with 2048 rows for the posterior.",
+    partial(LastLayer, rule=replace(CHOSEN, posterior_rows=2048)),
+)

@@ -1,0 +1,198 @@
+"""Thompson sampling with anyone's network: what it draws, when it learns, what it refuses."""
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from richbll import RichBLL
+from richbll.bandits import Replay, RollingNoise, ThompsonSampler, fit_network, with_action
+from richbll.errors import DataError, NonFiniteError, NotFittedError, OptionError, ShapeError
+
+QUICK = partial(fit_network, steps=5)
+
+
+def by_output(**options: object) -> ThompsonSampler:
+    model = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 3))
+    return ThompsonSampler(model, 3, train=QUICK, **options)
+
+
+def by_code(**options: object) -> ThompsonSampler:
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1))
+    return ThompsonSampler(model, 3, encode=with_action, train=QUICK, **options)
+
+
+def seen(sampler: ThompsonSampler, count: int = 60) -> ThompsonSampler:
+    x = torch.randn(count, 2)
+    return sampler.observe(x, torch.arange(count) % 3, x[:, 0] + torch.arange(count) % 3)
+
+
+def test_draws_with_a_code_have_the_library_s_moments() -> None:
+    sampler = seen(by_code(prior_variance=4.0, subsample=None))
+    x = torch.tensor([[0.3, -0.2]])
+    draws = sampler.draw(x.repeat(8000, 1)).double()
+    replay = sampler.replay
+    noise = sampler.noise.variance
+    model = sampler._rewards.model
+    uq = RichBLL(model, noise_variance=noise, prior_variance=4.0, ridge=1e-2)
+    uq.fit(with_action(replay.contexts, replay.actions, 3))
+    joint = uq.joint(with_action(x.repeat(3, 1), torch.arange(3), 3))
+    want = joint.covariance[0].double()
+    torch.testing.assert_close(sampler.expected(x)[0].double(), joint.mean[:, 0].double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(draws.mT.cov(), want, rtol=0.1, atol=0.06 * float(want.max()))
+    torch.testing.assert_close(draws.mean(0), joint.mean[:, 0].double(), rtol=0, atol=0.06 * float(want.max()) ** 0.5)
+
+
+def test_every_output_has_the_posterior_of_its_own_rows() -> None:
+    sampler = seen(by_output(subsample=None))
+    x = torch.tensor([[0.3, -0.2]])
+    variances = sampler.draw(x.repeat(6000, 1)).double().var(dim=0)
+    for action in range(3):
+        rows = sampler.replay.contexts[sampler.replay.actions == action]
+        uq = RichBLL(sampler._rewards.model, noise_variance=sampler.noise.variance, ridge=1e-2).fit(rows)
+        want = float(uq.predict(x).epistemic_variance[0, action])
+        assert float(variances[action]) == pytest.approx(want, rel=0.12)
+
+
+@pytest.mark.parametrize("make", [by_output, by_code])
+def test_every_action_first_and_then_as_often_as_asked(make) -> None:
+    sampler = make(first_pulls=2, every=10, growth=0.0)
+    x = torch.randn(4, 2)
+    assert sampler.act(x).tolist() == [0, 1, 2, 0]
+    sampler.observe(x, sampler.act(x), torch.zeros(4))
+    with pytest.raises(NotFittedError, match="act and observe first"):
+        sampler.draw(x)
+    assert sampler.act(x)[:2].tolist() == [1, 2]
+    sampler.observe(x, torch.tensor([1, 2, 0, 0]), torch.ones(4))  # the first pulls are done: it learns
+    learned = [sampler._learned]
+    for _ in range(5):
+        sampler.observe(x, sampler.act(x), torch.randn(4))
+        learned.append(sampler._learned)
+    assert learned == [8, 8, 8, 20, 20, 20]
+
+
+def test_it_finds_the_best_actions() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 2))
+    sampler = ThompsonSampler(model, 2, train=partial(fit_network, steps=60, learning_rate=2e-2), every=40)
+    for _ in range(6):
+        x = 2 * torch.rand(40, 1) - 1
+        actions = sampler.act(x)
+        sampler.observe(x, actions, x[:, 0] * (2 * actions - 1) + 0.05 * torch.randn(40))
+    assert sampler.act(torch.tensor([[-0.8], [0.8]])).tolist() == [0, 1]
+
+
+def test_contexts_of_any_shape_and_inputs_of_any_form() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 16, 2))
+    sampler = ThompsonSampler(model, 2, train=QUICK)
+    images = torch.randn(30, 1, 6, 6)
+    sampler.observe(images, torch.arange(30) % 2, torch.randn(30))
+    assert sampler.act(images).shape == (30,)
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 1)
+
+        def forward(self, x, code):
+            return self.last(torch.tanh(self.first(torch.cat([x.flatten(1)[:, :2], code], dim=1))))
+
+    def encode(x, actions, count):
+        return x, nn.functional.one_hot(actions, count).float()
+
+    sampler = ThompsonSampler(Two(), 2, encode=encode, train=QUICK)
+    sampler.observe(images, torch.arange(30) % 2, torch.randn(30))
+    assert sampler.expected(images).shape == (30, 2)
+
+
+def test_draws_are_reproducible_and_new_each_time() -> None:
+    torch.manual_seed(0)
+    one = seen(by_code(seed=7))
+    x = torch.randn(5, 2)
+    first, second = one.draw(x), one.draw(x)
+    assert not torch.equal(first, second)
+    one._num_acts = 0
+    assert torch.equal(one.draw(x), first)
+
+
+def test_observation_noise_widens_draws() -> None:
+    sampler = seen(by_code())
+    x = torch.zeros(4000, 2)
+    narrow = sampler.draw(x).var(dim=0)
+    sampler._observation_noise = True
+    torch.testing.assert_close(sampler.draw(x).var(dim=0), narrow + sampler.noise.variance, rtol=0.12, atol=0.0)
+
+
+def test_a_restart_goes_back_to_the_first_weights() -> None:
+    starts = []
+
+    def train(model, predict, contexts, actions, rewards) -> None:
+        starts.append(model[0].weight[0, 0].item())
+        with torch.no_grad():
+            model[0].weight += 1
+
+    model = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 3))
+    at_first = model[0].weight[0, 0].item()
+    sampler = ThompsonSampler(model, 3, train=train, restart=2.0, every=30, growth=0.0)
+    for _ in range(4):
+        seen(sampler, 30)
+    assert starts == pytest.approx([at_first, at_first, at_first + 1, at_first])
+
+
+def test_training_is_in_training_mode_and_flags_come_back() -> None:
+    modes = []
+    model = nn.Sequential(nn.Linear(2, 6), nn.Dropout(0.5), nn.Linear(6, 3)).eval()
+    sampler = ThompsonSampler(model, 3, train=lambda model, *_: modes.append(model.training))
+    seen(sampler)
+    assert modes == [True]
+    assert not model.training
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=20), st.floats(0, 5))
+def test_rolling_noise(errors: list[float], prior: float) -> None:
+    noise = RollingNoise(window=7, prior=prior, floor=0.01)
+    noise.add(torch.tensor(errors, dtype=torch.float64))
+    recent = [e * e for e in errors[-7:]]
+    assert noise.variance == pytest.approx(max(sum(recent) / len(recent), 2 * prior / len(errors), 0.01))
+
+
+def test_what_is_refused() -> None:
+    model = nn.Linear(2, 3)
+    with pytest.raises(OptionError, match="num_actions=1"):
+        ThompsonSampler(model, 1)
+    with pytest.raises(OptionError, match=r"restart=0\.5.*above 1"):
+        ThompsonSampler(model, 3, restart=0.5)
+    with pytest.raises(OptionError, match="noise=RollingNoise"):
+        ThompsonSampler(model, 3, noise_variance=1.0)
+    with pytest.raises(OptionError, match="floor=0"):
+        RollingNoise(floor=0)
+    with pytest.raises(ShapeError, match=r"returned \(9, 3\) for 9 contexts; with 2 actions"):
+        ThompsonSampler(model, 2).observe(torch.randn(9, 2), torch.arange(9) % 2, torch.randn(9))
+    with pytest.raises(ShapeError, match="one reward each"):
+        ThompsonSampler(nn.Linear(4, 3), 2, encode=with_action).observe(
+            torch.randn(9, 2), torch.arange(9) % 2, torch.randn(9)
+        )
+
+
+def test_rows_that_are_refused_leave_nothing_behind() -> None:
+    replay = Replay(2)
+    x = torch.randn(3, 2)
+    with pytest.raises(DataError, match="Nothing was observed"):
+        _ = replay.contexts
+    replay.add(x, torch.tensor([0, 1, 0]), torch.zeros(3))
+    with pytest.raises(ShapeError, match=r"3 contexts need actions and rewards of shape \(3,\)"):
+        replay.add(x, torch.tensor([0, 1]), torch.zeros(3))
+    with pytest.raises(ShapeError, match=r"shape \(4,\) each, but those before had \(2,\)"):
+        replay.add(torch.randn(3, 4), torch.tensor([0, 1, 0]), torch.zeros(3))
+    with pytest.raises(DataError, match="from 0 to 1"):
+        replay.add(x, torch.tensor([0, 1, 2]), torch.zeros(3))
+    with pytest.raises(NonFiniteError, match="rewards of observe"):
+        replay.add(x, torch.tensor([0, 1, 1]), torch.tensor([0.0, torch.nan, 1.0]))
+    assert len(replay) == 3
+    for _ in range(4):
+        replay.add(x, torch.tensor([0, 1, 1]), torch.ones(3))
+    assert replay.rewards.tolist() == [0.0] * 3 + [1.0] * 12
+    assert torch.equal(replay.contexts[-3:], x)

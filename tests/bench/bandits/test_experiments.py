@@ -1,0 +1,67 @@
+"""`richbll bench wheel` and `wheel-why`, tiny: records, tables, curves, and going on after a stop."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from richbll_bench import experiments
+from richbll_bench.bandits import agents
+from richbll_bench.engine import run
+from richbll_bench.experiment import Size
+from richbll_bench.experiments import wheel, wheel_why
+from richbll_bench.records import Key, Records, new_record
+from richbll_bench.tables import markdown
+
+
+def test_a_tiny_wheel(tmp_path: Path) -> None:
+    experiment, records = experiments.load("wheel"), Records(tmp_path)
+    names = ("bll", "lin_full_post", "uniform")
+    assert run(experiment, Size(1, tiny=True, methods=names), records, progress=False) == 3
+    assert run(experiment, Size(2, tiny=True, methods=("uniform",)), records, progress=False) == 1
+    found = records.read("wheel")
+    assert all(np.isfinite(value) for record in found for value in record.metrics.values())
+    tables = experiment.tables(found)
+    assert tables[0].cell("bll", "delta_0.5") is not None
+    assert "LinDiagPost" in markdown(tables[0])
+    (figure,) = experiment.figures(found)
+    out = io.BytesIO()
+    figure.draw().savefig(out, dpi=40)
+    assert out.getvalue().startswith(b"\x89PNG")
+    assert experiment.tables([]) == experiment.figures([]) == []
+
+
+def test_the_table_has_ten_seeds_of_the_main_agents_and_five_of_the_others() -> None:
+    jobs = wheel.experiment.jobs(Size(10))
+    counts = {name: sum(job.methods == (name,) for job in jobs) for name in agents.names()}
+    assert counts == {name: 5 * (10 if name in wheel.MAIN else 5) for name in agents.names()}
+    assert {job.settings["contexts"] for job in jobs} == {80_000}
+
+
+def test_pairs_are_compared(tmp_path: Path) -> None:
+    records = [
+        new_record(
+            Key("wheel", "wheel_0.9", name, seed), {}, {"regret": regret + seed, "misses": 1, "curve_100": 2}, 1.0
+        )
+        for name, regret in (("rich_bll", 1.0), ("bll", 2.0))
+        for seed in range(3)
+    ]
+    pairs = next(table for table in wheel.experiment.tables(records) if table.name == "paired")
+    assert pairs.rows[0].cells[0].mean == pytest.approx(-1)
+
+
+def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None:
+    experiment, records = experiments.load("wheel-why"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True), records, progress=False) == 4
+    found = records.read("wheel-why")
+    assert {record.key.seed for record in found} == {wheel_why.FIRST_SEED}
+    (table,) = experiment.tables(found)
+    assert [row.name for row in table.rows] == ["chosen", "paper_schedule"]
+    assert experiment.tables([]) == []
+
+
+def test_a_variant_changes_one_thing_or_says_so() -> None:
+    rules = [rule for _, rule in wheel_why.VARIANTS.values()]
+    assert len(rules) == len(set(map(repr, rules)))
+    assert wheel_why.VARIANTS["chosen"][1] == wheel_why.CHOSEN
