@@ -22,12 +22,24 @@ _POOLED = (1, 4)  # the convolutions before a pooling
 _LAST_DROPOUT = 0.2
 
 
+Convolution = Callable[[int, int], nn.Module]  # channels in and out
+
+
+def convolution(num_in: int, num_out: int) -> nn.Conv2d:
+    """3 × 3, no bias, weights by He's rule."""
+    return initialised(nn.Conv2d(num_in, num_out, 3, padding=1, bias=False))
+
+
+def initialised(layer: nn.Conv2d) -> nn.Conv2d:
+    """The same layer with weights ~ N(0, 2 / (9 channels))."""
+    nn.init.normal_(layer.weight, std=(2 / (9 * layer.in_channels)) ** 0.5)
+    return layer
+
+
 class Block(nn.Sequential):
     """relu(norm(conv(x))), then perhaps pooling, then perhaps dropout."""
 
-    def __init__(self, num_in: int, num_out: int, *, pooled: bool, dropout: float) -> None:
-        conv = nn.Conv2d(num_in, num_out, 3, padding=1, bias=False)
-        nn.init.normal_(conv.weight, std=(2 / (9 * num_in)) ** 0.5)
+    def __init__(self, conv: nn.Module, num_out: int, *, pooled: bool, dropout: float) -> None:
         more: list[nn.Module] = [nn.MaxPool2d(2)] if pooled else []
         more += [nn.Dropout(dropout)] if dropout else []
         super().__init__(conv, nn.BatchNorm2d(num_out), nn.ReLU(), *more)
@@ -41,30 +53,39 @@ class Pooled(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def cnn(
-    width: int,
-    seed: int,
-    *,
-    num_channels: int = 3,
-    num_classes: int = 10,
-    dropout: float = 0.0,
-    last_dropout: float = _LAST_DROPOUT,
-) -> nn.Sequential:
-    """A new network, in the memory layout that convolutions are fastest in; `dropout` is that after every block.
+def body(width: int, num_channels: int = 3, dropout: float = 0.0, conv: Convolution = convolution) -> list[nn.Module]:
+    """All before the last layer's dropout; random numbers are the caller's."""
+    channels = [num_channels, *(width * multiple for multiple in _MULTIPLES)]
+    blocks = [
+        Block(conv(*pair), pair[1], pooled=number in _POOLED, dropout=dropout)
+        for number, pair in enumerate(pairwise(channels))
+    ]
+    return [*blocks, Pooled()]
+
+
+def readout(width: int, num_classes: int) -> nn.Linear:
+    """W a/m + b."""
+    layer = Scaled(_MULTIPLES[-1] * width, num_classes, BASE_WIDTH / width)
+    nn.init.normal_(layer.weight, std=(_MULTIPLES[-1] * BASE_WIDTH) ** -0.5)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def in_its_layout(model: nn.Sequential) -> nn.Sequential:
+    """The same network in the memory layout that convolutions are fastest in."""
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def cnn(width: int, seed: int, *, num_classes: int = 10, dropout: float = 0.0) -> nn.Sequential:
+    """A new network; `dropout` is that after every block, beside the paper's before the last layer.
 
     Examples:
         >>> sum(p.numel() for p in cnn(16, seed=0).parameters())
         82234
     """
     with random_numbers(seed, "cnn"):
-        channels = [num_channels, *(width * multiple for multiple in _MULTIPLES)]
-        pairs = enumerate(pairwise(channels))
-        blocks = [Block(*pair, pooled=number in _POOLED, dropout=dropout) for number, pair in pairs]
-        readout = Scaled(channels[-1], num_classes, BASE_WIDTH / width)
-        nn.init.normal_(readout.weight, std=(4 * BASE_WIDTH) ** -0.5)
-        nn.init.zeros_(readout.bias)
-    model = nn.Sequential(*blocks, Pooled(), nn.Dropout(last_dropout), readout)
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = nn.Sequential(*body(width, dropout=dropout), nn.Dropout(_LAST_DROPOUT), readout(width, num_classes))
+    return in_its_layout(model)
 
 
 def parameter_groups(model: nn.Module, rate: float, weight_decay: float, width: int) -> list[dict[str, Any]]:
@@ -81,5 +102,5 @@ def parameter_groups(model: nn.Module, rate: float, weight_decay: float, width: 
 
 def hidden_weights(model: nn.Module) -> Iterator[str]:
     """The names of weights between two layers whose width varies: all convolutions but the first."""
-    convolutions = [name for name, p in model.named_parameters() if p.ndim == 4]
+    convolutions = [name for name, p in model.named_parameters() if p.ndim == 4 and name.endswith("weight")]
     yield from convolutions[1:]

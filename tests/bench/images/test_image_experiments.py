@@ -27,16 +27,16 @@ def typed(*arguments: str) -> int:
 
 def test_cifar_from_the_command_to_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     some = [word for name in ("map", "bll", "rich_bll_s", "ll_laplace", "rich_bll_ggn") for word in ("--method", name)]
-    assert typed("bench", "cifar", "--tiny", "--seeds", "2", *some, "--records", str(tmp_path)) == 0
+    assert typed("bench", "cifar", "--tiny", "--seeds", "1", *some, "--records", str(tmp_path)) == 0
     printed = capsys.readouterr().out
     assert "Rich-BLL (S)" in printed
     assert "paper" in printed
     records = Records(tmp_path / "tiny")
     found = records.read("cifar")
-    assert len(found) == 10
-    assert typed("bench", "cifar", "--tiny", "--seeds", "2", *some, "--records", str(tmp_path)) == 0
+    assert len(found) == 5
+    assert typed("bench", "cifar", "--tiny", "--seeds", "1", *some, "--records", str(tmp_path)) == 0
     assert "cifar: 0 of" in capsys.readouterr().out  # all on record
-    assert len(records.read("cifar")) == 10
+    assert len(records.read("cifar")) == 5
     (section,) = [s for s in sections(records, tiny=True) if s.name == "cifar"]
     assert section.problems == []
     assert len(section.pictures) == 2
