@@ -37,9 +37,9 @@ SHARED = (
     "rich_bll_ggn_tuned",
 )
 SMALL_SHARED = ("map", "bll", "rich_bll_s", "ll_laplace", "rich_bll_ggn")  # beside methods with networks of their own
-_WIDTH, _EPOCHS = 32, 20
+WIDTH, EPOCHS = 32, 20
 _SMALL_WIDTH, _SMALL_EPOCHS = 16, 12  # where several networks are trained
-_SIZE = ("width", "epochs", "num_images", "num_test", "per_class", "precision")
+SIZE = ("width", "epochs", "num_images", "num_test", "per_class", "precision")
 _COMPARED = (("rich_bll_s", "bll"), ("rich_bll_s", "ll_laplace"), ("rich_bll_ggn", "map"))
 
 
@@ -64,7 +64,7 @@ def jobs(size: Size) -> list[Job]:
     """One for each seed and network."""
     made = []
     for dataset in size.datasets or ("cifar10",):
-        main = settings(dataset, size, width=_WIDTH, epochs=_EPOCHS)
+        main = settings(dataset, size, width=WIDTH, epochs=EPOCHS)
         small = settings(dataset, size, width=_SMALL_WIDTH, epochs=_SMALL_EPOCHS)
         for seed in range(size.num_seeds):
             made.append(_job(dataset, SHARED, seed, main, 1))
@@ -87,7 +87,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     """For every data set and size: the paper's table, all measures, all scores, and pairs of methods."""
     made = []
     for (dataset, *size), found in _groups(records).items():
-        words = _words(dataset, size, found)
+        words = size_words(dataset, size)
         made += [*_paper(dataset, found, words), _measures(dataset, found, words), _scores(dataset, found, words)]
         made += _pairs(dataset, found, words)
     return made
@@ -98,11 +98,12 @@ def _groups(records: Sequence[Record]) -> dict[tuple[Any, ...], list[Record]]:
     found: dict[tuple[Any, ...], list[Record]] = {}
     for dataset in dict.fromkeys(record.key.dataset for record in records):
         of_dataset = [record for record in records if record.key.dataset == dataset]
-        found |= {(dataset, *size): some for size, some in by_settings(of_dataset, *_SIZE).items()}
+        found |= {(dataset, *size): some for size, some in by_settings(of_dataset, *SIZE).items()}
     return dict(sorted(found.items(), key=lambda item: (-(item[0][1] or 0), str(item[0]))))
 
 
-def _words(dataset: str, size: Sequence[Any], found: Sequence[Record]) -> str:
+def size_words(dataset: str, size: Sequence[Any]) -> str:
+    """For titles: data set, width, epochs, and how many images if not all."""
     width, epochs, num_images, *_ = size
     limited = f", {num_images:,} images" if num_images else ""
     return f"{image_datasets.declaration(dataset).title}, width {width}, {epochs} epochs{limited}"
@@ -210,7 +211,7 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Reliability and histograms of scores, drawn from the bins on record."""
     made = []
     for (dataset, *size), found in _groups(records).items():
-        words = _words(dataset, size, found)
+        words = size_words(dataset, size)
         titles = {
             name: methods.load(name).title
             for name in (*SHARED, *own_networks())

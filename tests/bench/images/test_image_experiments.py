@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from richbll.cli.main import main
-from richbll_bench import experiments
+from richbll_bench import experiments, image_datasets
 from richbll_bench.engine import run
 from richbll_bench.experiment import Size
 from richbll_bench.experiments import cifar
 from richbll_bench.images import methods
+from richbll_bench.images.proxies import PROXIES
 from richbll_bench.records import Records
 from richbll_bench.report import page, sections
 
@@ -80,3 +81,24 @@ def test_sizes_are_not_mixed(tmp_path: Path) -> None:
 def test_options_that_an_experiment_does_not_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("bench", "uci", "--tiny", "--width", "3", "--records", str(tmp_path)) == 1
     assert "uci takes no --width" in capsys.readouterr().err
+
+
+def test_scores_are_chosen_without_the_sets_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, records = experiments.load("image-scores"), Records(tmp_path)
+    asked = []
+    load = image_datasets.load
+    monkeypatch.setattr(image_datasets, "load", lambda name, part: asked.append((name, part)) or load(name, part))
+    size = Size(1, tiny=True, methods=("map", "rich_bll_s"))
+    assert run(experiment, size, records, progress=False) == 2
+    assert {name for name, _ in asked} == {"cifar10", "fashion_mnist"}
+    found = records.read("image-scores")
+    metrics = found[0].metrics
+    strange = [*PROXIES, "fashion_mnist"]
+    assert metrics["auroc_mean_entropy"] == pytest.approx(
+        sum(metrics[f"auroc_{name}_entropy"] for name in strange) / len(strange)
+    )
+    posteriors, by_score = experiment.tables(found)
+    assert posteriors.row("rich_bll_s").cells[0] is not None
+    means = [row.cells[0].mean for row in by_score.rows if row.cells[0] is not None]
+    assert means == sorted(means, reverse=True)
+    assert by_score.rows[0].title in by_score.notes[0]
