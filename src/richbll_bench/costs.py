@@ -1,5 +1,7 @@
 """What a piece of work costs on one thread: processor seconds, bytes of tensors, and how either grows with a size."""
 
+import ctypes
+import gc
 import math
 import os
 import re
@@ -70,10 +72,12 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def peak_growth(work: Callable[[], T]) -> tuple[T, float]:
     """The result, and by how many bytes the process grew at most while it was made; NaN where that cannot be told."""
     status, references = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier work left in the allocator would hide the growth
         references.write_text("5")  # from here on the highest is that of the work
         before = _resident(status, "VmRSS")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return work(), math.nan
     result = work()
     return result, float(max(0, _resident(status, "VmHWM") - before))

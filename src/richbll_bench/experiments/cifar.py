@@ -32,6 +32,7 @@ SHARED = (
     "ll_dropout",
     "rich_bll_s_class",
     "rich_bll_ggn",
+    "rich_bll_shared",
     "bll_tuned",
     "rich_bll_s_tuned",
     "rich_bll_ggn_tuned",

@@ -21,7 +21,16 @@ from richbll_bench.records import Record
 from richbll_bench.tables import Cell, Column, Row, Table, ours, summary, with_bold
 
 NAME = "image-scores"
-POSTERIORS = ("map", "bll", "rich_bll_s", "rich_bll_ggn", "bll_tuned", "rich_bll_s_tuned", "rich_bll_ggn_tuned")
+POSTERIORS = (
+    "map",
+    "bll",
+    "rich_bll_s",
+    "rich_bll_ggn",
+    "rich_bll_shared",
+    "bll_tuned",
+    "rich_bll_s_tuned",
+    "rich_bll_ggn_tuned",
+)
 CLOTHES = "fashion_mnist"
 _TITLES = {name: title for name, (title, _) in PROXIES.items()} | {CLOTHES: "Fashion-MNIST"}
 

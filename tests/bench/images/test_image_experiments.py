@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from richbll.cli.main import main
 from richbll_bench import experiments, image_datasets
 from richbll_bench.engine import run
+from richbll_bench.errors import EngineError
 from richbll_bench.experiment import Size
 from richbll_bench.experiments import cifar
-from richbll_bench.images import methods
+from richbll_bench.images import gradients, methods
+from richbll_bench.images.cnn import cnn
 from richbll_bench.images.proxies import PROXIES
 from richbll_bench.records import Records
 from richbll_bench.report import page, sections
@@ -102,3 +105,52 @@ def test_scores_are_chosen_without_the_sets_of_the_tables(tmp_path: Path, monkey
     means = [row.cells[0].mean for row in by_score.rows if row.cells[0] is not None]
     assert means == sorted(means, reverse=True)
     assert by_score.rows[0].title in by_score.notes[0]
+
+
+def test_routes_to_the_transform(tmp_path: Path) -> None:
+    experiment, records = experiments.load("image-routes"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True), records, progress=False) == 4
+    found = {record.key.method: record.metrics for record in records.read("image-routes")}
+    assert set(found) == {"exact", "trak_16", "trak_64", "plain"}
+    assert found["exact"]["variance_error"] == found["exact"]["nll_change"] == 0
+    assert found["plain"]["variance_error"] > 0
+    assert found["trak_64"]["variance_error"] > 0
+    (table,) = experiment.tables(records.read("image-routes"))
+    assert [row.title for row in table.rows] == ["exact", "TRAK, q = 16", "TRAK, q = 64", "no transform (BLL)"]
+    alone = run(experiment, Size(2, tiny=True, methods=("plain",)), records, progress=False)
+    assert alone == 1  # seed 1; the exact route is run for it and not recorded
+    second = [r for r in records.read("image-routes") if r.key.seed == 1]
+    assert second[0].metrics["variance_error"] > 0
+
+
+def test_the_spectrum_of_the_cnn(tmp_path: Path) -> None:
+    experiment, records = experiments.load("spectrum"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True, model="cnn"), records, progress=False) == 3
+    found = {record.key.method: record.metrics for record in records.read("spectrum")}
+    assert found["ntk"]["num_rows"] == 40
+    assert found["ntk"]["num_last"] == 17
+    assert 0 < found["other_layers"]["residual"] <= 1
+    assert found["ntk"]["trace"] == pytest.approx(found["other_layers"]["trace"] + found["last_layer"]["trace"])
+    (table,) = experiment.tables(records.read("spectrum"))
+    assert table.rows[0].title == "CNN of width 4, NTK"
+    experiment.figures(records.read("spectrum"))[0].draw()
+    with pytest.raises(EngineError, match="no model 'rnn' to take the spectrum of; there are mlp and cnn"):
+        experiment.jobs(Size(1, model="rnn"))
+
+
+@pytest.mark.parametrize("most", [2**28, 50_000])
+def test_gradients_of_the_predicted_class_against_autograd(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "_MOST_ELEMENTS", most)  # in one group of parameters, or in several
+    model = cnn(2, seed=0, num_classes=3).eval()
+    x = torch.randn(9, 3, 32, 32)
+    found = gradients.class_features(model, x)
+    rows = []
+    for one in x:
+        logits = model(one.unsqueeze(0))[0]
+        parts = torch.autograd.grad(logits[logits.argmax()], list(model.parameters()))
+        rows.append(torch.cat([part.flatten() for part in parts]).double())
+    J = torch.stack(rows)
+    num_last = sum(p.numel() for p in model[-1].parameters())
+    torch.testing.assert_close(found.last, J[:, -num_last:] @ J[:, -num_last:].mT, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.other, J[:, :-num_last] @ J[:, :-num_last].mT, rtol=1e-3, atol=1e-3)
+    assert found.num_other == J.shape[1] - num_last
