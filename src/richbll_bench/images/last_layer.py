@@ -1,5 +1,6 @@
 """Methods that put a posterior over the last layer of the shared network: BLL, Rich-BLL and last-layer Laplace."""
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,14 +31,18 @@ class LastLayer:
     own_networks: int = 0
 
     def fit(self, task: Task) -> Fitted:
-        """One or two passes over the chosen images."""
-        uq = self.posterior(task)
-        seconds, grown = fitting(uq, task)
+        """One or two passes over the chosen images; methods with the same options share them, and their cost."""
+        address = f"posterior {sorted(self.options.items())}"
+        if address not in task.kept:
+            uq = self.posterior(task)
+            seconds, grown = fitting(uq, task)
+            costs = {"fit_megabytes": grown / 1e6, "fit_yards": seconds / (uq.subsample_size * yard(task))}
+            task.kept[address] = uq, seconds, costs | {"predict_ratio": predict_ratio(uq, task)}
+        uq, seconds, costs = task.kept[address]
+        uq = copy.copy(uq)  # it holds its posterior as a value, so that tuning the copy leaves the first as it is
         if self.tuned:
             uq.tune(task.loader("validation"))
-        costs = {"fit_megabytes": grown / 1e6, "prior_variance": float(uq.prior_variance.mean())}
-        costs |= {"fit_yards": seconds / (uq.subsample_size * yard(task)), "predict_ratio": predict_ratio(uq, task)}
-        return Fitted(predicting(uq, task), seconds, costs)
+        return Fitted(predicting(uq, task), seconds, {**costs, "prior_variance": float(uq.prior_variance.mean())})
 
     def posterior(self, task: Task) -> RichBLL:
         """Not fitted yet."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class Task:
     seed: int
     per_class: int = 1024  # training images of each class that posteriors are made of
     num_samples: int = 50
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what several methods need
     _seen: dict[str, Seen] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property

@@ -75,6 +75,15 @@ def test_options_change_the_posterior(task: Task) -> None:
     assert bool((found["rich_bll_s"] >= found["bll"] - 1e-9).all())  # Theorem: richer is never surer
 
 
+def test_tuning_leaves_the_shared_posterior_as_it_is(task: Task) -> None:
+    before = methods.load("rich_bll_s").fit(task).predict("test").scores["variance"]
+    tuned = methods.load("rich_bll_s_tuned").fit(task)
+    assert len(task.kept) == 1
+    assert tuned.costs["prior_variance"] != 1
+    assert torch.equal(methods.load("rich_bll_s").fit(task).predict("test").scores["variance"], before)
+    assert not torch.allclose(tuned.predict("test").scores["variance"], before)
+
+
 def test_costs_are_told(task: Task) -> None:
     costs = methods.load("rich_bll_s").fit(task).costs
     assert costs["fit_yards"] > 0

@@ -68,11 +68,12 @@ def test_draws_of_a_gaussian_layer_have_its_mean_and_variance() -> None:
     layer = Uncertain(nn.Linear(3, 2), 0.5)
     layer.log_std.data.uniform_(-1, 0)
     x = torch.randn(1, 3)
-    draws = layer(x.expand(200_000, -1)).detach()
-    mean = 0.5 * x @ layer.layer.weight.mT + layer.layer.bias
-    spread = (0.25 * x.square() @ (2 * layer.log_std).exp().mT).sqrt()
-    torch.testing.assert_close(draws.mean(0), mean[0].detach(), rtol=0, atol=0.01)
-    torch.testing.assert_close(draws.std(0), spread[0].detach(), rtol=0.02, atol=0)
+    with torch.no_grad():
+        draws = torch.cat([layer(x) for _ in range(20_000)])
+        mean = 0.5 * x @ layer.layer.weight.mT + layer.layer.bias
+        spread = (0.25 * x.square() @ (2 * layer.log_std).exp().mT).sqrt()
+    torch.testing.assert_close(draws.mean(0), mean[0], rtol=0, atol=0.03)
+    torch.testing.assert_close(draws.std(0), spread[0], rtol=0.03, atol=0)
 
 
 def test_kl_against_torch() -> None:

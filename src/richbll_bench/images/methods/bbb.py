@@ -28,10 +28,10 @@ class BayesByBackprop:
     title: str = "BBB"
     source: str = (
         "Blundell et al. (2015): a Gaussian for every weight of convolutions and last layer, prior with the variance "
-        "that weights begin with, local reparametrisation, KL / N, 10 draws; the entropy of their mean as the score."
+        "that weights begin with, a draw for every batch, KL / N, 10 draws to predict; their mean's entropy as score."
     )
     score: str = "entropy"
-    own_networks: int = 2  # a step costs that of two
+    own_networks: int = 1
 
     def fit(self, task: Task) -> Fitted:
         """Train it; draws stay on in eval mode."""
