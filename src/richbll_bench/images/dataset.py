@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from richbll_bench.data.checksum import sha256_of
 from richbll_bench.data.dataset import File
 from richbll_bench.data.finding import find_all
 from richbll_bench.images.reading import Images
@@ -32,3 +33,8 @@ class ImageDataset:
         """The images of "train" or "test"."""
         files = {"train": self.train, "test": self.test}[name]
         return self.read(find_all(files, fetching=fetching))
+
+    def is_public(self, part: str) -> bool:
+        """Whether the files here are the public ones to the byte, not others whose content is taken for the same."""
+        files = {"train": self.train, "test": self.test}[part]
+        return all(sha256_of(path) == file.sha256 for path, file in zip(find_all(files), files, strict=True))

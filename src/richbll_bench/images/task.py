@@ -77,6 +77,13 @@ class Task:
         if name in ("train", "validation", "test"):
             found: Images = getattr(self.data, name)
             return found
+        address = f"images {name}"
+        if address not in self.kept:
+            self.kept[address] = self._made(name)
+        kept: Images = self.kept[address]
+        return kept
+
+    def _made(self, name: str) -> Images:
         if name == "subset":
             return first_of_each_class(self.data.train, self.per_class)
         if name in PROXIES:

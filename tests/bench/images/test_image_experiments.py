@@ -10,7 +10,7 @@ from richbll_bench import experiments, image_datasets
 from richbll_bench.engine import run
 from richbll_bench.errors import EngineError
 from richbll_bench.experiment import Size
-from richbll_bench.experiments import cifar
+from richbll_bench.experiments import cifar, image_prior
 from richbll_bench.images import gradients, methods
 from richbll_bench.images.cnn import cnn
 from richbll_bench.images.proxies import PROXIES
@@ -121,6 +121,24 @@ def test_routes_to_the_transform(tmp_path: Path) -> None:
     assert alone == 1  # seed 1; the exact route is run for it and not recorded
     second = [r for r in records.read("image-routes") if r.key.seed == 1]
     assert second[0].metrics["variance_error"] > 0
+
+
+def test_prior_scale_and_ridge(tmp_path: Path) -> None:
+    experiment, records = experiments.load("image-prior"), Records(tmp_path)
+    wanted = [point for point in image_prior.points(tiny=True) if point.posterior in ("bll", "rich_bll_s")]
+    names = tuple(point.name for point in wanted)
+    assert run(experiment, Size(1, tiny=True, methods=names), records, progress=False) == len(names) == 6
+    found = {record.key.method: record.metrics for record in records.read("image-prior")}
+    for scale in ("0.0001", "1"):  # more ridge is less rich, and no ridge at all is plain
+        variances = [
+            found[f"{name}:{scale}:{r}"]["variance"] for name, r in (("bll", 1), ("rich_bll_s", 100), ("rich_bll_s", 1))
+        ]
+        assert variances == sorted(variances)
+    assert found["bll:0.0001:1"]["variance"] < found["bll:1:1"]["variance"]
+    (table,) = experiment.tables(records.read("image-prior"))
+    assert sum("chosen" in row.title for row in table.rows) == 3
+    experiment.figures(records.read("image-prior"))[0].draw()
+    assert image_prior.Point.read("bll:0.01:1") == image_prior.Point("bll", 0.01, 1.0)
 
 
 def test_the_spectrum_of_the_cnn(tmp_path: Path) -> None:

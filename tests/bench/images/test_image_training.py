@@ -112,6 +112,15 @@ def test_a_network_is_trained_once(pretended: Path, tmp_path: Path, monkeypatch:
         trained(SETTING, data, seed=1)
 
 
+@pytest.mark.usefixtures("pretended")
+def test_bfloat16_changes_the_arithmetic_and_not_the_weights_type() -> None:
+    data = split("cifar10", 0, num_images=100)
+    found = {p: train(cnn(4, 0), data, Recipe(1, precision=p), 4, 0, progress=False) for p in ("float32", "bfloat16")}
+    half, full = found["bfloat16"].state["1.0.weight"], found["float32"].state["1.0.weight"]
+    assert half.dtype == full.dtype == torch.float32
+    assert torch.isfinite(half).all()
+
+
 def test_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     assert precision.dtype_of("float32") is None
     assert precision.dtype_of("bfloat16") is torch.bfloat16
