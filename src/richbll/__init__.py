@@ -9,6 +9,7 @@ from richbll.functions import FunctionSamples
 from richbll.loading import load
 from richbll.merging import merge
 from richbll.predictive import ClassPredictive, JointPredictive, RegressionPredictive
+from richbll.solvers.sketch import Sketched
 
 __all__ = [
     "ClassPredictive",
@@ -17,6 +18,7 @@ __all__ = [
     "JointPredictive",
     "RegressionPredictive",
     "RichBLL",
+    "Sketched",
     "UncertainModule",
     "__version__",
     "bandits",

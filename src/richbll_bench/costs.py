@@ -1,10 +1,14 @@
 """What a piece of work costs on one thread: processor seconds, bytes of tensors, and how either grows with a size."""
 
+import ctypes
+import gc
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from torch.autograd.profiler import profile
@@ -63,3 +67,24 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """
     x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     return statistics.linear_regression(x, y).slope
+
+
+def peak_growth(work: Callable[[], T]) -> tuple[T, float]:
+    """The result, and by how many bytes the process grew at most while it was made; NaN where that cannot be told."""
+    status, references = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier work left in the allocator would hide the growth
+        references.write_text("5")  # from here on the highest is that of the work
+        before = _resident(status, "VmRSS")
+    except (OSError, ValueError, AttributeError, TypeError):
+        return work(), math.nan
+    result = work()
+    return result, float(max(0, _resident(status, "VmHWM") - before))
+
+
+def _resident(status: Path, field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{status} has no {field}.")
+    return 1024 * int(found[1])

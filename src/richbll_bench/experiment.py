@@ -24,6 +24,10 @@ class Size:
     tiny: bool = False  # some seconds, to see that everything runs: fewer rows, epochs and samples
     datasets: tuple[str, ...] = ()  # only these; an experiment may take others than its own
     methods: tuple[str, ...] = ()  # only these
+    width: int | None = None  # of the network; None here and below: the experiment's own
+    epochs: int | None = None
+    images: int | None = None  # of the training and validation images
+    model: str | None = None  # which network
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,4 @@ class Experiment:
     jobs: Callable[[Size], list[Job]]
     tables: Callable[[Sequence[Record]], list[Table]] = field(default=lambda _: [])
     figures: Callable[[Sequence[Record]], list[Figure]] = field(default=lambda _: [])
+    takes: tuple[str, ...] = ()  # which of width, epochs, images and model it can be given

@@ -12,36 +12,38 @@ _NEGLIGIBLE = 1e-7  # of the largest singular value: below it a direction of the
 
 @dataclass(frozen=True)
 class Features:
-    """Gradients of the output at N points: by the last layer's weights, and by all others."""
+    """Gradients of an output at N points: by the last layer's weights, and, as their kernel, by all others."""
 
-    phi_r: Tensor  # (N, r)
-    phi_m: Tensor  # (N, m)
+    phi_r: Tensor  # (N, r) what the method projects onto
+    other: Tensor  # (N, N) Φ^mΦ^mᵀ
+    last: Tensor  # (N, N) of the gradients by the last layer's weights
+    num_other: int  # m
 
     @property
     def kernels(self) -> dict[str, Tensor]:
         """The empirical NTK and its two parts."""  # (N, N) each
-        other, last = self.phi_m @ self.phi_m.mT, self.phi_r @ self.phi_r.mT
-        return {"ntk": other + last, "other_layers": other, "last_layer": last}
+        return {"ntk": self.other + self.last, "other_layers": self.other, "last_layer": self.last}
 
 
 def features(model: nn.Sequential, x: Tensor) -> Features:
-    """In float64, of a network whose last module is its last layer."""
+    """In float64, of a network with one output whose last module is its last layer."""
     num_last = sum(p.numel() for p in model[-1].parameters())
     phi_p = parameter_gradients(model, x)  # (N, p), in the order of the parameters
-    return Features(phi_p[:, -num_last:], phi_p[:, :-num_last])
+    phi_m, phi_r = phi_p[:, :-num_last], phi_p[:, -num_last:]
+    return Features(phi_r, phi_m @ phi_m.mT, phi_r @ phi_r.mT, phi_m.shape[1])
 
 
 def residual(found: Features) -> float:
     """‖(I − P_r) Φ^m‖ / ‖Φ^m‖ in the Frobenius norm, P_r the projector onto the span of Φ^r: ε of the appendix."""
     U, s, _ = torch.linalg.svd(found.phi_r, full_matrices=False)
     U = U[:, s > _NEGLIGIBLE * s[0]]  # (N, ρ)
-    outside = found.phi_m - U @ (U.mT @ found.phi_m)
-    return float(outside.norm() / found.phi_m.norm())
+    inside = (U * (found.other @ U)).sum()  # tr(Uᵀ Φ^mΦ^mᵀ U)
+    return float((1 - inside / found.other.trace()).clamp_min(0).sqrt())
 
 
 def best_residual(found: Features) -> float:
     """The same for the best r directions there are: those of the largest eigenvalues of Φ^mΦ^mᵀ."""
-    values = eigenvalues(found.phi_m @ found.phi_m.mT)
+    values = eigenvalues(found.other)
     return float((values[found.phi_r.shape[1] :].sum() / values.sum()).sqrt())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from richbll_bench import datasets
+from richbll_bench import datasets, image_datasets
 from richbll_bench.commands.data import app
 from richbll_bench.data.dataset import csv_dataset
 from richbll_bench.errors import DatasetError, MissingDatasetError, UnknownDatasetError
@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RICHBLL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(datasets, "names", lambda: ["homes"])
+    monkeypatch.setattr(image_datasets, "names", lambda: [])
     declare(monkeypatch)
     return tmp_path
 

@@ -40,10 +40,9 @@ class Sketched:
         rules: False forms every gradient by the general route, as the paper's reference implementation does.
 
     Examples:
-        >>> import richbll
-        >>> from richbll.solvers.sketch import Sketched
+        >>> from richbll import RichBLL, Sketched
         >>> model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
-        >>> uq = richbll.RichBLL(model, noise_variance=0.1, solver=Sketched("gaussian", 512)).fit(torch.randn(100, 2))
+        >>> uq = RichBLL(model, noise_variance=0.1, solver=Sketched("gaussian", 512)).fit(torch.randn(100, 2))
     """
 
     kind: str = "auto"
@@ -171,7 +170,7 @@ def check_fits(c: int, q: int, r: int, memory: int) -> None:
         sketch_bytes(c, q, r),
         memory // 2,
         "Nothing smaller gives the projection: raise the budget, or take a smaller sketch, "
-        "solver=richbll.solvers.sketch.Sketched(size=…).",
+        "solver=richbll.Sketched(size=…).",
     )
 
 

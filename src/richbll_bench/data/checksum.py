@@ -3,8 +3,6 @@
 import hashlib
 from pathlib import Path
 
-from richbll_bench.errors import ChecksumError
-
 _CHUNK = 1 << 20
 
 
@@ -15,10 +13,3 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def check_file(path: Path, expected: str) -> None:
-    """Raise an error with both checksums unless the file has the one expected."""
-    actual = sha256_of(path)
-    if actual != expected:
-        raise ChecksumError(path, expected, actual)

@@ -1,14 +1,14 @@
 """The search order: the folders of $RICHBLL_DATA, then the cache, then the public sources."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from richbll.errors import RichBLLWarning
-from richbll_bench.data.checksum import check_file
-from richbll_bench.data.dataset import Dataset
+from richbll_bench.data.dataset import File
 from richbll_bench.data.download import Progress
-from richbll_bench.data.fetching import fetch
+from richbll_bench.data.fetching import fetch, shipped_file
 from richbll_bench.data.folders import cache_folder, data_folders
 from richbll_bench.errors import ChecksumError, MissingDatasetError
 
@@ -22,7 +22,7 @@ class Search:
     tried: tuple[str, ...]
 
 
-def search(dataset: Dataset) -> Search:
+def search(dataset: File) -> Search:
     """Look into every folder until a file has the right checksum; nothing is downloaded."""
     wrong, tried = [], []
     for folder in [*data_folders(), cache_folder()]:
@@ -31,7 +31,7 @@ def search(dataset: Dataset) -> Search:
             tried.append(f"{path}: no such file.")
             continue
         try:
-            check_file(path, dataset.sha256)
+            dataset.check(path)
         except ChecksumError as error:
             wrong.append(error)
             tried.append(str(error))
@@ -42,8 +42,8 @@ def search(dataset: Dataset) -> Search:
     return Search(None, tuple(wrong), tuple(tried))
 
 
-def find(dataset: Dataset, *, fetching: bool = True, timeout: float = 30.0, progress: Progress | None = None) -> Path:
-    """The path of a data set's file, downloaded into the cache when it is nowhere (unless `fetching` is False).
+def find(dataset: File, *, fetching: bool = True, timeout: float = 30.0, progress: Progress | None = None) -> Path:
+    """The path of a file, downloaded into the cache when it is nowhere (unless `fetching` is False).
 
     A file with another checksum is never used: a warning says so, and the search goes on.
     """
@@ -63,3 +63,13 @@ def find(dataset: Dataset, *, fetching: bool = True, timeout: float = 30.0, prog
         + "".join(f"\n  - {line}" for line in tried)
         + f"\nPut it into a folder of $RICHBLL_DATA, or run `richbll data fetch {dataset.name}` with a connection."
     )
+
+
+def find_all(files: Sequence[File], *, fetching: bool = True, progress: Progress | None = None) -> list[Path]:
+    """The paths of several files; an archive that they are made of is downloaded once, and deleted afterwards."""
+    paths = [find(file, fetching=fetching, progress=progress) for file in files]
+    for file in files:
+        for source in file.sources:
+            if source.shared:
+                shipped_file(source, cache_folder() / file.file).unlink(missing_ok=True)
+    return paths

@@ -1,0 +1,52 @@
+"""Jobs of images: every method of a seed on the network that they share, or on networks of its own."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from richbll_bench.experiment import Job, Size
+from richbll_bench.images import methods
+from richbll_bench.images.backbones import Setting
+from richbll_bench.images.task import Fitted, Method, Task
+from richbll_bench.records import Key, Record, new_record
+
+TINY = {"width": 4, "epochs": 2, "num_images": 200, "num_test": 30, "precision": "float32"}
+_PER_CLASS, _TINY_PER_CLASS = 1024, 12
+Evaluate = Callable[[Fitted, Task, Method], Mapping[str, float]]
+
+
+def settings(dataset: str, size: Size, *, width: int, epochs: int) -> dict[str, Any]:
+    """All that the numbers depend on, with data set, method and seed; what the command was given goes first."""
+    wanted = Setting(dataset, size.width or width, size.epochs or epochs, size.images)
+    found = asdict(wanted) | (TINY if size.tiny else {}) | {"per_class": _TINY_PER_CLASS if size.tiny else _PER_CLASS}
+    return {name: value for name, value in found.items() if name != "dataset"}
+
+
+def task_of(job: Job, seed: int) -> Task:
+    """What the methods of a job are given."""
+    given = dict(job.settings)
+    per_class = given.pop("per_class")
+    return Task(Setting(job.dataset, **given), seed, per_class)
+
+
+def records_of(job: Job, evaluate: Evaluate) -> list[Record]:
+    """A record's seconds are the wall clock's for fitting and evaluating, and for training where that was now."""
+    made = []
+    for seed in job.seeds:
+        task = task_of(job, seed)
+        for name in job.methods:
+            began = time.perf_counter()
+            method = methods.load(name)
+            metrics = evaluate(method.fit(task), task, method)
+            seconds = time.perf_counter() - began
+            made.append(new_record(Key(job.experiment, job.dataset, name, seed), job.settings, metrics, seconds))
+    return made
+
+
+def by_settings(records: Sequence[Record], *names: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Records that may stand in one table: those of one width, one number of epochs, and so on."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(record.settings.get(name) for name in names), []).append(record)
+    return found
