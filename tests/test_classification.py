@@ -109,7 +109,7 @@ def test_a_class_without_data_keeps_its_prior(case) -> None:
 
 def test_subsample_is_of_each_class_and_weighs_what_it_stands_for(case) -> None:
     labels = torch.cat([torch.zeros(40), torch.ones(14), torch.full((6,), 2)]).long()
-    uq = RichBLL(case.model, "classification", subsample=10, seed=1).fit(
+    uq = RichBLL(case.model, "classification", subsample=10, seed=1, class_posterior="per_class").fit(
         list(zip(case.train.split(7), labels.split(7), strict=True))
     )
     assert (uq.num_data, uq.subsample_size) == (60, 26)  # 10 + 10 + 6

@@ -96,3 +96,28 @@ def test_digits_are_not_calibrated_worse_than_the_network() -> None:
         errors.append(ece(pred.probs, y[test]) - ece(p, y[test]))
     assert np.mean(gaps) <= 0
     assert np.mean(errors) <= 0
+
+
+def test_few_rows_of_each_class_leave_the_networks_answers_standing() -> None:
+    """100 rows of a class and 257 features: posteriors of their own would be mostly prior, and drown the logits."""
+    x, y = (torch.as_tensor(a) for a in sklearn.load_digits(return_X_y=True))
+    x = x.float() / 16
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1000], order[1000:]
+    torch.manual_seed(0)
+    body = [nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+    model = trained(nn.Sequential(*body), x[train], y[train], nn.functional.cross_entropy, 60, weight_decay=0.0)
+    with torch.no_grad():
+        logits = model(x[test])
+    map_nll = nn.functional.cross_entropy(logits, y[test]).item()
+
+    def nll_and_agreement(class_posterior: str) -> tuple[float, float]:
+        uq = RichBLL(model, "classification", class_posterior=class_posterior).fit((x[train], y[train]))
+        pred = uq.predict(x[test])
+        same = (pred.predicted == logits.argmax(dim=1)).double().mean().item()
+        return -pred.log_prob(y[test]).mean().item() - map_nll, same
+
+    nll, same = nll_and_agreement("auto")
+    assert nll <= 0.01
+    assert same >= 0.995
+    assert nll_and_agreement("per_class")[0] > 0.1  # what it is spared

@@ -159,7 +159,8 @@ def test_functions_that_do_not_fit() -> None:
 def test_a_subsample_of_each_of_many_classes() -> None:
     model = network((3, 4))
     x, y = torch.randn(4000, 3), torch.randint(C, (4000,)) // 4 * 4  # 2,500 classes, most of them more than once
-    uq = RichBLL(model, "classification", subsample=1, seed=3).fit(list(zip(x.split(256), y.split(256), strict=True)))
+    uq = RichBLL(model, "classification", class_posterior="per_class", subsample=1, seed=3)
+    uq.fit(list(zip(x.split(256), y.split(256), strict=True)))
     keys, classes = row_keys(3, 0, 4000), y.numpy()
     assert len(uq.noise_variance) == C
     assert uq.subsample_size == len(np.unique(classes))

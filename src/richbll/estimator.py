@@ -49,7 +49,8 @@ class RichBLL(PosteriorHolder):
         ridge: regularises the projection of the gradients onto the features. None: 1 for classes; for regression 0, or
             a small relative floor when there are fewer than two rows per direction. "gcv": by cross-validation.
         transform: for classification "shared" (default) or "per_class"; otherwise "per_output".
-        class_posterior: for classification "per_class", "shared", or "auto": per class while that fits the memory.
+        class_posterior: for classification "per_class", "shared", or "auto": per class while that fits the memory and
+            there are as many rows of a class as features, on average.
         curvature: for classes "gaussian" (the paper's) or "ggn" (weights p(1 − p)).
         prior_variance: τ², one number or one per output.
         noise_variance: σ², one number, one per output, or a function x → (n, c). None: from the training residuals for

@@ -54,6 +54,7 @@ def fit(
         if keeping is not None:
             source = keeping.source(source, network, options)
         moments, projections, solution = _solved(network, source, options)
+        moments = _classes_together(moments, network, options)
     ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
     posterior = posterior_for(projections, root, ridge, network.last_layer.num_own)
@@ -221,6 +222,16 @@ def _solved(
         else:
             projections.append(plain_projection(moments.gram_projection))
     return moments, tuple(projections), None
+
+
+def _classes_together(moments: Moments, network: Network, options: Options) -> Moments:
+    """With one data term for all classes, where "auto" has found too few rows for one of each."""
+    weighted, r = moments.gram_weighted, network.last_layer.num_features
+    if options.likelihood != "classification" or weighted is None or len(weighted) == 1:
+        return moments
+    if options.keeps_classes_apart(moments.num_rows, len(weighted), r):
+        return moments
+    return replace(moments, gram_weighted=weighted.sum(dim=0, keepdim=True))
 
 
 def settled_ridge(options: Options, projections: tuple[Projection, ...], moments: Moments, enriched: bool) -> float:

@@ -81,10 +81,19 @@ class Options:
             return 3 * 8 * num_classes * r * r <= self.memory // 4
         return self.class_posterior == "per_class"
 
-    def reader(self, num_outputs: int, r: int) -> Reader:
-        """How this likelihood reads data."""
+    def keeps_classes_apart(self, num_rows: int, num_classes: int, r: int) -> bool:
+        """Whether "auto" stays with one posterior for each class, as far as the data goes: from r rows of each on.
+
+        With fewer, most directions of a class are the prior's, and the draws of its logit drown what the network says.
+        """
+        asked = self.class_posterior != "auto" or self.curvature != "gaussian"
+        own_scales = any(isinstance(v, Tensor) and v.numel() > 1 for v in (self.prior_variance, self.noise_variance))
+        return asked or own_scales or num_rows >= num_classes * r
+
+    def reader(self, num_outputs: int, r: int, per_class: bool | None = None) -> Reader:
+        """How this likelihood reads data; `per_class`, where a fit has settled it."""
         if self.likelihood == "classification":
-            return Categorical(self.curvature, self.per_class(num_outputs, r))
+            return Categorical(self.curvature, self.per_class(num_outputs, r) if per_class is None else per_class)
         if self.likelihood in ("binary", "multilabel"):
             return Bernoulli(self.curvature)
         return Gaussian(self.noise_function)

@@ -28,7 +28,7 @@ def update(model: nn.Module, data: Any, fitted: Fitted, options: Options, refit:
     """Condition on more data; with `refit` the projection is estimated anew as well."""
     c, r = fitted.last_layer.num_outputs, fitted.last_layer.num_features
     sizes = {name: model.get_parameter(name).numel() for name in fitted.parameter_names}
-    network = Network(model, fitted.last_layer, sizes, options.reader(c, r))
+    network = Network(model, fitted.last_layer, sizes, options.reader(c, r, per_class=len(fitted.root) > 1))
     with untouched(model):
         stream = Stream(data, device_of(model), options.progress)
         if refit:
