@@ -9,30 +9,24 @@ Examples:
     'medv'
 """
 
-import difflib
-import importlib
-import pkgutil
-
 from richbll_bench.data.dataset import Dataset
 from richbll_bench.data.finding import find
 from richbll_bench.data.reading import Examples
 from richbll_bench.errors import ContentError, UnknownDatasetError
+from richbll_bench.found import files_in, module_of
 
 __all__ = ["declaration", "load", "names"]
 
 
 def names() -> list[str]:
     """The names that `load` takes."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return files_in(__path__)
 
 
 def declaration(name: str) -> Dataset:
     """What the file of that name declares."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownDatasetError(f"There is no data set {name!r}; there are {', '.join(names())}.{hint}")
-    found = getattr(importlib.import_module(f"{__name__}.{name}"), "dataset", None)
+    module = module_of(__name__, name, names(), UnknownDatasetError, f"There is no data set {name!r}")
+    found = getattr(module, "dataset", None)
     if not isinstance(found, Dataset) or found.name != name:
         raise ContentError(f"datasets/{name}.py must hold `dataset = csv_dataset(__name__, …)`; it holds {found!r}.")
     return found

@@ -7,26 +7,21 @@ Examples:
     'uci'
 """
 
-import difflib
-import importlib
-import pkgutil
-
 from richbll_bench.errors import UnknownExperimentError
 from richbll_bench.experiment import Experiment
+from richbll_bench.found import files_in, module_of
 
 __all__ = ["load", "names"]
 
 
 def names() -> list[str]:
     """The names that `load` takes: those of the files, with dashes."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in files_in(__path__))
 
 
 def load(name: str) -> Experiment:
     """The experiment of that name."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownExperimentError(f"There is no experiment {name!r}; there are {', '.join(names())}.{hint}")
-    found: Experiment = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").experiment
+    found: Experiment = module_of(
+        __name__, name, names(), UnknownExperimentError, f"There is no experiment {name!r}"
+    ).experiment
     return found

@@ -7,11 +7,8 @@ Examples:
     'cat'
 """
 
-import difflib
-import importlib
-import pkgutil
-
 from richbll_bench.errors import ContentError, UnknownDatasetError
+from richbll_bench.found import files_in, module_of
 from richbll_bench.images.dataset import ImageDataset
 from richbll_bench.images.reading import Images
 
@@ -20,16 +17,14 @@ __all__ = ["declaration", "load", "names"]
 
 def names() -> list[str]:
     """The names that `load` takes."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return files_in(__path__)
 
 
 def declaration(name: str) -> ImageDataset:
     """What the file of that name declares."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownDatasetError(f"There are no images {name!r}; there are {', '.join(names())}.{hint}")
-    found: ImageDataset = importlib.import_module(f"{__name__}.{name}").dataset
+    found: ImageDataset = module_of(
+        __name__, name, names(), UnknownDatasetError, f"There are no images {name!r}"
+    ).dataset
     return found
 
 

@@ -5,12 +5,10 @@ Examples:
     ('Rich-BLL', 'Rich-BLL, noise from a grid')
 """
 
-import difflib
-import importlib
-import pkgutil
 from dataclasses import replace
 
 from richbll_bench.errors import UnknownMethodError
+from richbll_bench.found import files_in, module_of
 from richbll_bench.posthoc import PostHoc
 from richbll_bench.regression.task import Method
 
@@ -21,17 +19,13 @@ _GRID = "_grid"
 
 def names() -> list[str]:
     """The names of the files."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return files_in(__path__)
 
 
 def load(name: str) -> Method:
     """The method of that name."""
     plain = name.removesuffix(_GRID)
-    if plain not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownMethodError(f"There is no method {name!r}; there are {', '.join(names())}.{hint}")
-    found: Method = importlib.import_module(f"{__name__}.{plain}").method
+    found: Method = module_of(__name__, plain, names(), UnknownMethodError, f"There is no method {name!r}").method
     if plain == name:
         return found
     if not isinstance(found, PostHoc):

@@ -5,11 +5,8 @@ Examples:
     'Rich-BLL (S)'
 """
 
-import difflib
-import importlib
-import pkgutil
-
 from richbll_bench.errors import UnknownMethodError
+from richbll_bench.found import files_in, module_of
 from richbll_bench.images.task import Method
 
 __all__ = ["load", "names"]
@@ -17,14 +14,12 @@ __all__ = ["load", "names"]
 
 def names() -> list[str]:
     """The names of the files."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return files_in(__path__)
 
 
 def load(name: str) -> Method:
     """The method of that name."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownMethodError(f"There is no method {name!r} for images; there are {', '.join(names())}.{hint}")
-    found: Method = importlib.import_module(f"{__name__}.{name}").method
+    found: Method = module_of(
+        __name__, name, names(), UnknownMethodError, f"There is no method {name!r} for images"
+    ).method
     return found
