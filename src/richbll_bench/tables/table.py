@@ -89,10 +89,12 @@ def written(cell: Cell | None, column: Column) -> str:
     Examples:
         >>> written(Cell(mean=2.5712, error=0.0501), Column("boston", "Boston"))
         '2.571 ± 0.050'
+        >>> written(Cell(mean=-0.0001), Column("boston", "Boston"))
+        '0.000'
     """
     if cell is None:
         return NO_CELL
     if cell.text or cell.mean is None:
         return cell.text or NO_CELL
-    mean = f"{cell.mean:.{column.decimals}f}"
+    mean = f"{round(cell.mean, column.decimals) + 0.0:.{column.decimals}f}"  # never −0.00
     return mean if cell.error is None else f"{mean} ± {cell.error:.{column.decimals}f}"
