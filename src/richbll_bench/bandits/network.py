@@ -2,7 +2,7 @@
 
     z₁ = n^(1/2) (x, e_a) w₁ᵀ + b₁,   a₁ = relu z₁,   z₂ = a₁ w₂ᵀ + b₂,   a₂ = relu z₂,   f = n^(-1/2) a₂ w₃ᵀ + b₃
 
-It is the backbone of the regressions, trained by a step written by hand, about twice as fast as autograd's: all
+It is the backbone of the regressions, trained by a step written by hand, faster than autograd's: all
 parameters are one vector, so that clipping and AdamW are a few operations on it.
 """
 

@@ -1,8 +1,8 @@
 """How the network follows the data: warm steps in every phase, and a new start whenever the data has grown by half.
 
-A network that is trained on and on from its first rewards stays where these have put it: its weights grow, its units
-die, and it is wrong by more than the gap of 0.2 between arms inside of the wheel. A new network on the same rows is
-not. There are some twenty starts in 80,000 contexts.
+A network that is trained on and on from its first rewards can stay where these have put it, with dead units and wrong
+by more than the gap of 0.2 between arms inside of the wheel; a new one on the same rows starts free of that. There are
+some twenty starts in 80,000 contexts. `wheel-why` has the variant without.
 """
 
 import math
@@ -35,6 +35,17 @@ class Schedule:
             return self.first_pulls * num_arms
         return max(self.phase, int(self.growth * num_seen))
 
+    def begins_anew(self, num_rows: int, last_start: int) -> bool:
+        """Whether there are so many more rows than when a network last began."""
+        return self.restart is not None and num_rows >= self.restart * last_start
+
+    def rates(self, num_rows: int, is_new: bool) -> list[float]:
+        """The learning rate of every step of a phase."""
+        if not is_new:
+            return [self.learning_rate] * self.steps
+        count = min(self.restart_steps, max(200, 2 * num_rows))
+        return [self.peak * (0.5 * (1 + math.cos(math.pi * step / count)) + 1e-3) for step in range(count)]
+
 
 PAPER = Schedule(growth=0.0, learning_rate=3e-3, batch_size=512, restart=None)
 
@@ -51,18 +62,11 @@ class Learner:
 
     def learn(self, buffer: Buffer) -> None:
         """What a phase asks for."""
-        plan, count = self.schedule, len(buffer)
-        if plan.restart is not None and count >= plan.restart * self._last_start:
+        count = len(buffer)
+        if is_new := self.schedule.begins_anew(count, self._last_start):
             self._last_start = count
             self.network = Network(self._num_inputs, derived_seed(self._seed, "network", count))
-            num_steps = min(plan.restart_steps, max(200, 2 * count))
-            for step in range(num_steps):
-                self._step(buffer, plan.peak * (0.5 * (1 + math.cos(math.pi * step / num_steps)) + 1e-3))
-            return
-        for _ in range(plan.steps):
-            self._step(buffer, plan.learning_rate)
-
-    def _step(self, buffer: Buffer, learning_rate: float) -> None:
-        rows = torch.randint(len(buffer), (self.schedule.batch_size,), generator=self._generator)
-        self.network.train_on(buffer.inputs[rows], buffer.rewards[rows], learning_rate)
-        self.num_steps += 1
+        for rate in self.schedule.rates(count, is_new):
+            rows = torch.randint(count, (self.schedule.batch_size,), generator=self._generator)
+            self.network.train_on(buffer.inputs[rows], buffer.rewards[rows], rate)
+            self.num_steps += 1

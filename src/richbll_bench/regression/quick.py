@@ -1,6 +1,6 @@
 """A function that is called many thousands of times: compiled after a while, where the machine can.
 
-torch.compile fuses a step of many small networks into a few loops, which makes it two to five times faster; it needs a
+torch.compile fuses a step of many small networks into a few loops, which makes it several times faster; it needs a
 C++ compiler, and as long as some thousand steps. So short runs, and machines without a compiler, never see it.
 """
 

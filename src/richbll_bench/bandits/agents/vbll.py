@@ -1,7 +1,5 @@
 """VBLL: a variational last layer for the network of all arms, trained with it; rewards are drawn from q(w)."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -43,16 +41,12 @@ class VariationalLearner:
 
     def learn(self, buffer: Buffer) -> None:
         """What a phase asks for."""
-        plan, count = self.schedule, len(buffer)
-        if plan.restart is not None and count >= plan.restart * self._last_start:
+        count = len(buffer)
+        if is_new := self.schedule.begins_anew(count, self._last_start):
             self._last_start = count
             self._begin(count)
-            num_steps = min(plan.restart_steps, max(200, 2 * count))
-            for step in range(num_steps):
-                self._step(buffer, plan.peak * (0.5 * (1 + math.cos(math.pi * step / num_steps)) + 1e-3))
-            return
-        for _ in range(plan.steps):
-            self._step(buffer, plan.learning_rate)
+        for learning_rate in self.schedule.rates(count, is_new):
+            self._step(buffer, learning_rate)
 
     def _step(self, buffer: Buffer, learning_rate: float) -> None:
         rows = torch.randint(len(buffer), (self.schedule.batch_size,), generator=self._generator)
