@@ -9,6 +9,7 @@ The ring of the wheel, which no network fits sharply, then counts as noisy, and 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +25,7 @@ DRAWS = ("function", "arm")  # one function for all arms of a context, or every 
 _LOG_CHI2 = 1.27  # −E log χ²₁
 _SMALLEST = 1e-4  # squared residuals below are as good as this
 _LARGEST = 1e4  # σ²(x) above is as bad as this
+_NOISE_ROWS = 4096  # to which β is fitted
 _LEAST_PRIOR, _LARGEST_PRIOR = 1e-2, 1e6  # what evidence may choose
 
 
@@ -68,28 +70,33 @@ class LastLayer(Neural):
         L = torch.eye(network.width + 1, dtype=torch.float64)
         if rule.enrich:
             L = transform(network, inputs[self._some(rule.projection_rows)], rule.ridge, rule.feature_scale)
-        rows = slice(None) if rule.posterior_rows is None else self._some(max(rule.posterior_rows, len(L)))
-        inputs = inputs[rows]
-        weight = len(self.buffer) / len(inputs)  # N/k
-        G = gram(network, inputs, weight / self._variances(inputs, rows), rule.feature_scale)
+        rows = self._some(len(self.buffer) if rule.posterior_rows is None else max(rule.posterior_rows, len(L)))
+        weight = len(self.buffer) / len(rows)  # N/k
+        variance = self._variance(rows)
+        G = gram(network, inputs[rows], lambda phi, some: weight / variance(phi, some), rule.feature_scale)
         tau2 = self._prior_variance * (float(self.buffer.rewards.var()) if rule.standardise else 1.0)
         self._root, gamma = posterior_root(L, G, tau2)
         if rule.prior_variance is None:
             self._prior_variance = self._by_evidence(L, gamma)
 
-    def _variances(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
-        """σ² of every row; of a local noise, what the prior or the floor leaves is added."""  # (n,)
+    def _variance(self, rows: Tensor) -> Callable[[Tensor, slice], Tensor]:
+        """σ² of some of the rows, from their features; a local noise is on top of what prior and floor leave."""
         by_arm = self._noise.variances()
         if self.rule.noise.kind != "local":
-            return by_arm[self.buffer.arms[rows]]
+            arms = self.buffer.arms[rows]
+            return lambda phi, some: by_arm[arms[some]]
+        beta = self._log_variance(self._some(_NOISE_ROWS))
+        return lambda phi, some: (phi @ beta).clamp_max(math.log(_LARGEST)).exp() + by_arm[0]
+
+    def _log_variance(self, rows: Tensor) -> Tensor:
+        """β by least squares."""  # (r,)
         network = self.learner.network
-        phi = network.features(inputs).double()
+        phi = network.features(self.buffer.inputs[rows]).double()
         residuals = self.buffer.rewards[rows].double() - phi @ network.last_weights.double()
         target = residuals.square().clamp_min(_SMALLEST).log() + _LOG_CHI2
         plain = phi.mT @ phi
         plain.diagonal().add_(1e-3 * float(plain.diagonal().mean()))
-        beta = torch.cholesky_solve((phi.mT @ target).unsqueeze(1), torch.linalg.cholesky(plain))
-        return (phi @ beta).squeeze(1).clamp_max(math.log(_LARGEST)).exp() + by_arm[0]
+        return torch.cholesky_solve((phi.mT @ target).unsqueeze(1), torch.linalg.cholesky(plain)).squeeze(1)
 
     def _by_evidence(self, L: Tensor, gamma: float) -> float:
         """τ² = wᵀ(BᵀB)⁻¹w / γ, one step of the fixed point."""

@@ -2,26 +2,14 @@
 
     z₁ = n^(1/2) (x, e_a) w₁ᵀ + b₁,   a₁ = relu z₁,   z₂ = a₁ w₂ᵀ + b₂,   a₂ = relu z₂,   f = n^(-1/2) a₂ w₃ᵀ + b₃
 
-It is the backbone of the regressions, trained by a step written by hand, faster than autograd's: all
-parameters are one vector, so that clipping and AdamW are a few operations on it.
+It is the backbone of the regressions, trained by a step written by hand, which is faster than autograd's.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from richbll_bench.bandits.descent import Descent, Step
 from richbll_bench.regression.network import backbone, rate
-
-
-@dataclass(frozen=True)
-class Step:
-    """AdamW on the mean squared error, with the gradient's norm clipped."""
-
-    weight_decay: float = 1e-2
-    clip: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
 
 class Network:
@@ -35,17 +23,12 @@ class Network:
         step: Step | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.width, self.step = width, step or Step()
-        parameters = dict(backbone(num_inputs, seed, width).named_parameters())
-        self.theta = torch.cat([p.detach().flatten() for p in parameters.values()]).to(dtype)
-        self._gradient = torch.zeros_like(self.theta)
-        shapes = [tuple(p.shape) for p in parameters.values()]
-        self.weights = _views(self.theta, shapes)  # w₁ b₁ w₂ b₂ w₃ b₃
-        self._gradients = _views(self._gradient, shapes)
-        rates = [torch.full((p.numel(),), rate(name, tuple(p.shape))) for name, p in parameters.items()]
-        self._rates = torch.cat(rates).to(dtype)  # μP's, times the learning rate
-        self._first, self._second = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
-        self._num_steps = 0
+        self.width = width
+        parameters = [
+            (p, rate(name, tuple(p.shape)), 1.0) for name, p in backbone(num_inputs, seed, width).named_parameters()
+        ]
+        self._descent = Descent(parameters, step, dtype)
+        self.theta, self.weights = self._descent.theta, self._descent.parameters  # w₁ b₁ w₂ b₂ w₃ b₃
         self._scales = (width**0.5, width**-0.5)
 
     def hidden(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,12 +61,14 @@ class Network:
         delta2 = (a2 > 0).to(a2.dtype).mul_(self._scales[1] * self.weights[4])
         return (delta2 @ self.weights[2]).mul_(a1 > 0), delta2
 
-    def train_on(self, x: Tensor, y: Tensor, learning_rate: float) -> None:
-        """One step on a batch x (n, d), y (n,)."""
+    def train_on(self, x: Tensor, y: Tensor, learning_rate: float, weights: Tensor | None = None) -> None:
+        """One step on a batch x (n, d), y (n,), whose squared errors count by their weights (n,)."""
         _, _, w2, _, w3, _ = self.weights
-        g1, h1, g2, h2, g3, h3 = self._gradients
+        g1, h1, g2, h2, g3, h3 = self._descent.gradients
         a1, a2 = self.hidden(x)
         error = (self.readout(a2) - y).mul_(2 / len(y))  # ∂loss/∂f
+        if weights is not None:
+            error.mul_(weights)
         torch.mv(a2.mT, error, out=g3[0]).mul_(self._scales[1])
         torch.sum(error, 0, keepdim=True, out=h3)
         delta2 = torch.outer(error, w3[0]).mul_(self._scales[1])
@@ -94,19 +79,7 @@ class Network:
         torch.ops.aten.threshold_backward.grad_input(delta1, a1, 0, grad_input=delta1)
         torch.mm(delta1.mT, x, out=g1).mul_(self._scales[0])
         torch.sum(delta1, 0, out=h1)
-        self._move(learning_rate)
-
-    def _move(self, learning_rate: float) -> None:
-        gradient, (beta1, beta2) = self._gradient, self.step.betas
-        self._num_steps += 1
-        norm = float(torch.linalg.vector_norm(gradient))
-        gradient.mul_(min(1.0, self.step.clip / (norm + 1e-6)))
-        self._first.lerp_(gradient, 1 - beta1)
-        self._second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (self._second / (1 - beta2**self._num_steps)).sqrt_().add_(self.step.eps)
-        self.theta.addcmul_(self.theta, self._rates, value=-learning_rate * self.step.weight_decay)
-        rate = -learning_rate / (1 - beta1**self._num_steps)
-        self.theta.addcdiv_(self._first * self._rates, root, value=rate)
+        self._descent.move(learning_rate)
 
     def as_module(self) -> nn.Sequential:
         """The same network as a module that shares nothing with this one."""
@@ -129,8 +102,3 @@ def with_every_action(contexts: Tensor, num_arms: int) -> Tensor:
     """(x, e_a) for every arm, arms of one context beside each other."""  # (n · arms, d + arms)
     codes = torch.eye(num_arms, dtype=contexts.dtype).repeat(len(contexts), 1)
     return torch.cat([contexts.repeat_interleave(num_arms, dim=0), codes], dim=1)
-
-
-def _views(vector: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    sizes = [torch.Size(shape).numel() for shape in shapes]
-    return [part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)]

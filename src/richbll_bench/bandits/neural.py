@@ -10,7 +10,7 @@ from torch import Tensor
 from richbll_bench.bandits.agent import Seconds, each_arm_first
 from richbll_bench.bandits.buffer import Buffer
 from richbll_bench.bandits.network import with_action, with_every_action
-from richbll_bench.bandits.training import Learner, Schedule
+from richbll_bench.bandits.training import Schedule, plain_learner
 from richbll_bench.regression.seeds import derived_seed
 
 
@@ -21,7 +21,7 @@ class Neural:
         self.seconds = Seconds()
         self.num_arms, self.schedule = num_arms, schedule or Schedule()
         self.buffer = Buffer(num_features, num_arms)
-        self.learner = Learner(num_features + num_arms, seed, self.schedule)
+        self.learner = plain_learner(num_features + num_arms, seed, self.schedule)
         self.generator = torch.Generator().manual_seed(derived_seed(seed, "draws"))
 
     def phase_length(self, num_seen: int) -> int:
@@ -42,7 +42,7 @@ class Neural:
             self.noticed(rewards - self.outputs(with_action(contexts, actions, self.num_arms)), actions)
         self.buffer.add(contexts, actions, rewards)
         with self.seconds.of("train"):
-            self.learner.learn(self.buffer)
+            self.learn()
         with self.seconds.of("posterior"):
             self.rebuild()
 
@@ -53,6 +53,10 @@ class Neural:
     def outputs(self, inputs: Tensor) -> Tensor:
         """The mean reward at (x, e_a)."""  # (n,)
         return self.learner.network.outputs(inputs)
+
+    def learn(self) -> None:
+        """From what was seen, in time for the next contexts."""
+        self.learner.learn(self.buffer)
 
     def noticed(self, errors: Tensor, actions: Tensor) -> None:
         """Errors (n,) of predictions that were made in time."""

@@ -9,6 +9,7 @@ and with G = Σ φ^r φ^rᵀ / σ² over all rows, or N/k times that over some o
     M = I + τ² Lᵀ G L = C Cᵀ,   V = τ L C⁻ᵀ,   V Vᵀ the covariance of the last layer's weights.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -54,13 +55,15 @@ def transform(network: Network, x: Tensor, ridge: float, scale: float = 1.0) -> 
     return torch.linalg.cholesky(identity + (AtA + AtA.mT) / 2)
 
 
-def gram(network: Network, x: Tensor, weights: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """Σ weight φ^r φ^rᵀ over the rows x (N, d), weights (N,)."""  # (r, r) float64
+def gram(network: Network, x: Tensor, weight: Callable[[Tensor, slice], Tensor], scale: float = 1.0) -> Tensor:
+    """Σ weight φ^r φ^rᵀ over the rows x (N, d); `weight` gives those (n,) of a slice of them, with φ^r (n, r)."""
     total = torch.zeros(network.width + 1, network.width + 1, dtype=torch.float64)
     for start in range(0, len(x), _CHUNK):
-        phi = scaled(network.features(x[start : start + _CHUNK]).double(), scale)  # in float32 it might be indefinite
-        total += phi.mT @ (phi if weights is None else phi * weights[start : start + _CHUNK, None])
-    return total
+        rows = slice(start, start + _CHUNK)
+        phi = network.features(x[rows]).double()  # in float32 the sum might be indefinite
+        phi = scaled(phi, scale) * weight(phi, rows).sqrt().unsqueeze(1)
+        total.addmm_(phi.mT, phi)
+    return total  # (r, r) float64
 
 
 def posterior_root(L: Tensor, gram: Tensor, tau2: float) -> tuple[Tensor, float]:

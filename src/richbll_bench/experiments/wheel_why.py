@@ -1,15 +1,18 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
-The agents' rule (`bandits.chosen`) is to be the variant with the lowest regret of BLL and Rich-BLL together, the mean
-over difficulties and seeds, among those that lock in on no seed. The seeds begin at 1000: none is one of the table's.
+Runs are compared by the logarithm of their regret, so that hard and easy difficulties count alike; a table has the
+geometric mean over difficulties and seeds. Rich-BLL and BLL each take the prior variance with the lowest one
+(`bandits.chosen`). The seeds begin at 1000: none is one of the table's.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from richbll_bench.bandits.agent import Kind
-from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.chosen import BASE
 from richbll_bench.bandits.last_layer import LastLayer, LastLayerRule
 from richbll_bench.bandits.noise import NoiseRule
 from richbll_bench.bandits.training import PAPER
@@ -19,34 +22,44 @@ from richbll_bench.records import Record
 from richbll_bench.tables import Cell, Column, Row, Table, summary
 
 NAME = "wheel-why"
-DELTAS = (0.5, 0.95)
-FIRST_SEED, HORIZON = 1000, 4_000
+DELTAS = (0.5, 0.95, 0.99)
+FIRST_SEED, HORIZON = 1000, 8_000
 METHODS = {"rich_bll": "Rich-BLL", "bll": "BLL"}
 
+
+def _schedule(**changes: Any) -> LastLayerRule:
+    return replace(BASE, schedule=replace(BASE.schedule, **changes))
+
+
 VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
-    "chosen": ("the rule of the table", CHOSEN),
-    "paper_schedule": ("one network trained on and on, 20 steps per 20 contexts", replace(CHOSEN, schedule=PAPER)),
+    "base": ("the base of the table: τ² = 3, local noise with b₀ = 1,000", BASE),
+    "prior_1": ("τ² = 1", replace(BASE, prior_variance=1.0)),
+    "prior_10": ("τ² = 10", replace(BASE, prior_variance=10.0)),
+    "prior_100": ("τ² = 100", replace(BASE, prior_variance=100.0)),
+    "prior_10000": ("τ² = 10,000", replace(BASE, prior_variance=1e4)),
+    "evidence": ("τ² by evidence", replace(BASE, prior_variance=None)),
+    "standardised": ("τ² = 1 in units of the rewards' variance", replace(BASE, prior_variance=1.0, standardise=True)),
+    "features_small": ("features × 0.1", replace(BASE, feature_scale=0.1)),
+    "features_large": ("features × 10", replace(BASE, feature_scale=10.0)),
+    "rolling": ("rolling noise, floor 1e-4", replace(BASE, noise=NoiseRule("rolling"))),
+    "rolling_floor_1": ("rolling noise, floor 1", replace(BASE, noise=NoiseRule("rolling", floor=1.0))),
+    "inverse_gamma": ("inverse-gamma noise, b₀ = 1,000", replace(BASE, noise=NoiseRule("inverse_gamma", scale=1e3))),
+    "per_arm": ("rolling noise of each arm, floor 1e-4", replace(BASE, noise=NoiseRule("per_arm"))),
+    "local_100": ("local noise, b₀ = 100", replace(BASE, noise=NoiseRule("local", scale=100.0))),
+    "local_10000": ("local noise, b₀ = 10,000", replace(BASE, noise=NoiseRule("local", scale=1e4))),
+    "ridge_1e-4": ("ridge 1e-4", replace(BASE, ridge=1e-4)),
+    "ridge_1": ("ridge 1", replace(BASE, ridge=1.0)),
+    "arm_draws": ("every arm drawn by itself", replace(BASE, draws="arm")),
+    "observation_noise": ("draws with observation noise", replace(BASE, observation_noise=True)),
+    "no_restart": ("one network from the beginning", _schedule(restart=None)),
+    "no_average": ("the weights, not their average, at 3e-3", _schedule(average=0.0, learning_rate=3e-3)),
+    "no_hard_rows": ("batches drawn evenly", _schedule(hard=0.0)),
+    "seldom": ("phases of a tenth of the contexts", _schedule(growth=0.1)),
+    "paper_schedule": ("one network, 20 steps per 20 contexts, none of these", replace(BASE, schedule=PAPER)),
     "paper": (
         "the same, with rolling noise and τ² = 1: the paper's text",
-        replace(CHOSEN, schedule=PAPER, noise=NoiseRule("rolling"), prior_variance=1.0),
+        replace(BASE, schedule=PAPER, noise=NoiseRule("rolling"), prior_variance=1.0),
     ),
-    "rolling": ("rolling noise, floor 1e-4", replace(CHOSEN, noise=NoiseRule("rolling"))),
-    "rolling_floor_1": ("rolling noise, floor 1", replace(CHOSEN, noise=NoiseRule("rolling", floor=1.0))),
-    "inverse_gamma": ("inverse-gamma noise", replace(CHOSEN, noise=NoiseRule("inverse_gamma", scale=3000.0))),
-    "per_arm": ("rolling noise of each arm", replace(CHOSEN, noise=NoiseRule("per_arm"))),
-    "local_300": ("local noise, b₀ = 300", replace(CHOSEN, noise=NoiseRule("local", scale=300.0))),
-    "local_30000": ("local noise, b₀ = 30,000", replace(CHOSEN, noise=NoiseRule("local", scale=30_000.0))),
-    "prior_1": ("τ² = 1", replace(CHOSEN, prior_variance=1.0)),
-    "prior_10000": ("τ² = 10,000", replace(CHOSEN, prior_variance=1e4)),
-    "evidence": ("τ² by evidence", replace(CHOSEN, prior_variance=None)),
-    "standardised": ("τ² = 1 in the rewards' variance", replace(CHOSEN, prior_variance=1.0, standardise=True)),
-    "features_small": ("features × 0.1", replace(CHOSEN, feature_scale=0.1)),
-    "ridge_1e-4": ("ridge 1e-4", replace(CHOSEN, ridge=1e-4)),
-    "ridge_1": ("ridge 1", replace(CHOSEN, ridge=1.0)),
-    "arm_draws": ("every arm drawn by itself", replace(CHOSEN, draws="arm")),
-    "observation_noise": ("draws with observation noise", replace(CHOSEN, observation_noise=True)),
-    "often": ("phases of 20 contexts throughout", replace(CHOSEN, schedule=replace(CHOSEN.schedule, growth=0.0))),
-    "seldom": ("phases of a tenth of the contexts", replace(CHOSEN, schedule=replace(CHOSEN.schedule, growth=0.1))),
 }
 
 
@@ -84,25 +97,32 @@ def _values(records: Sequence[Record], variant: str, delta: float, method: str, 
 def _row(records: Sequence[Record], variant: str) -> Row:
     cells: list[Cell | None] = []
     for method in METHODS:
-        for delta in DELTAS:
-            values = _values(records, variant, delta, method, "regret")
-            cells.append(summary(values) if values else None)
-    everything = [record for record in records if record.settings["variant"] == variant]
-    cells.append(summary([record.metrics["regret"] for record in everything]))
-    cells.append(Cell(text=f"{sum(record.metrics['locked_in'] for record in everything):.0f} of {len(everything)}"))
+        found = [_values(records, variant, delta, method, "regret") for delta in DELTAS]
+        cells += [summary(values) if values else None for values in found]
+        cells.append(_geometric_mean([value for values in found for value in values]))
+    locked = [record.metrics["locked_in"] for record in records if record.settings["variant"] == variant]
+    cells.append(Cell(text=f"{sum(locked):.0f} of {len(locked)}"))
     return Row(variant, VARIANTS[variant][0], 0, tuple(cells))
+
+
+def _geometric_mean(values: Sequence[float]) -> Cell | None:
+    return Cell(math.exp(sum(map(math.log, values)) / len(values)), count=len(values)) if values else None
+
+
+def _columns(method: str, title: str) -> list[Column]:
+    found = [
+        Column(f"{method}/{delta}", f"{title}, δ = {delta:g}", dataset(delta), "regret", "lower", decimals=1)
+        for delta in DELTAS
+    ]
+    return [*found, Column(f"{method}/mean", f"{title}, geometric mean", better="lower", decimals=2)]
 
 
 def _tables(records: Sequence[Record]) -> list[Table]:
     there = [variant for variant in VARIANTS if any(record.settings["variant"] == variant for record in records)]
     if not there:
         return []
-    columns = [
-        Column(f"{method}/{delta}", f"{title}, δ = {delta:g}", dataset(delta), "regret", "lower", decimals=1)
-        for method, title in METHODS.items()
-        for delta in DELTAS
-    ]
-    columns += [Column("mean", "mean of all", decimals=1), Column("locked_in", "locked in")]
+    columns = [column for method, title in METHODS.items() for column in _columns(method, title)]
+    columns.append(Column("locked_in", "locked in"))
     note = f"After {HORIZON:,} contexts, in percent of uniform play; seeds from {FIRST_SEED} on, none of the table's."
     rows = tuple(_row(records, variant) for variant in there)
     return [Table("wheel_why", "One choice changed at a time", tuple(columns), rows, (note,))]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from vbll import Regression
 
-_DOF, _WISHART_SCALE = 1.5, 1e-2
+DOF, WISHART_SCALE = 1.5, 1e-2
 
 
 class VariationalHead(nn.Module):
@@ -49,7 +49,7 @@ class VariationalHead(nn.Module):
 
     def noise_prior(self) -> Tensor:
         """Log-density of σ⁻² as the package has it: ν log σ⁻² − s / 2σ²."""  # ()
-        return (-2 * _DOF * self.noise_logdiag - 0.5 * _WISHART_SCALE * (-2 * self.noise_logdiag).exp()).sum()
+        return (-2 * DOF * self.noise_logdiag - 0.5 * WISHART_SCALE * (-2 * self.noise_logdiag).exp()).sum()
 
 
 class VariationalNetwork(nn.Module):

@@ -57,11 +57,11 @@ def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None
     found = records.read("wheel-why")
     assert {record.key.seed for record in found} == {wheel_why.FIRST_SEED}
     (table,) = experiment.tables(found)
-    assert [row.name for row in table.rows] == ["chosen", "paper_schedule"]
+    assert [row.name for row in table.rows] == ["base", "prior_1"]
     assert experiment.tables([]) == []
 
 
 def test_a_variant_changes_one_thing_or_says_so() -> None:
     rules = [rule for _, rule in wheel_why.VARIANTS.values()]
     assert len(rules) == len(set(map(repr, rules)))
-    assert wheel_why.VARIANTS["chosen"][1] == wheel_why.CHOSEN
+    assert wheel_why.VARIANTS["base"][1] == wheel_why.BASE

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from richbll import RichBLL
-from richbll_bench.bandits.network import Network, Step, with_action, with_every_action
+from richbll_bench.bandits.descent import Step
+from richbll_bench.bandits.network import Network, with_action, with_every_action
 from richbll_bench.bandits.posterior import gradient_kernel, gram, posterior_root, rows_of, transform
 from richbll_bench.regression.network import rate
 
@@ -69,7 +70,7 @@ def test_the_posterior_is_that_of_the_library(enrich: bool, num_rows: int, tau2:
     if num_rows < len(x):
         uq.update(x[num_rows:])
     L = transform(network, x[:num_rows], 1e-2) if enrich else torch.eye(13, dtype=DOUBLE)
-    V, gamma = posterior_root(L, gram(network, x) / 0.3, tau2)
+    V, gamma = posterior_root(L, gram(network, x, lambda phi, rows: phi.new_full((len(phi),), 1 / 0.3)), tau2)
     new = torch.randn(9, 7, dtype=DOUBLE)
     Z = network.features(new) @ V
     np.testing.assert_allclose((Z @ Z.mT).numpy(), uq.joint(new).covariance[0].numpy(), rtol=1e-6, atol=1e-9)
@@ -89,7 +90,7 @@ def test_a_subsample_is_scaled_to_all_rows() -> None:
 def test_weights_and_scales_of_the_features() -> None:
     network, x = trained()
     phi, weights = network.features(x), torch.rand(len(x), dtype=DOUBLE)
-    torch.testing.assert_close(gram(network, x, weights), phi.mT @ (phi * weights[:, None]))
+    torch.testing.assert_close(gram(network, x, lambda _, rows: weights[rows]), phi.mT @ (phi * weights[:, None]))
     # BLL with features times s is BLL with s² times the prior; Rich-BLL, without a ridge, does not notice s
     a, b = (transform(network, x, 1e-12, scale) for scale in (1.0, 0.01))
     stretch = torch.diag(torch.tensor([0.01] * 12 + [1.0], dtype=DOUBLE))

@@ -1,12 +1,9 @@
-"""BLL: the last layer alone, with the prior scale and the noise of Rich-BLL."""
+"""BLL: the last layer alone, with the noise of Rich-BLL and a prior variance chosen from the same ones."""
 
-from dataclasses import replace
 from functools import partial
 
 from richbll_bench.bandits.agent import Kind
-from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.chosen import BLL
 from richbll_bench.bandits.last_layer import LastLayer
 
-kind = Kind(
-    "NNGP (BLL)", "As Rich-BLL, with the identity for a prior.", partial(LastLayer, rule=replace(CHOSEN, enrich=False))
-)
+kind = Kind("NNGP (BLL)", "As Rich-BLL, with a multiple of the identity for a prior.", partial(LastLayer, rule=BLL))

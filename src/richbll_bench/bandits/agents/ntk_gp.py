@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from richbll_bench.bandits.agent import Kind
-from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.chosen import BASE
 from richbll_bench.bandits.neural import Neural
 from richbll_bench.bandits.noise import Noise
 from richbll_bench.bandits.posterior import Rows, gradient_kernel, rows_of
@@ -22,8 +22,8 @@ class SubsetNTKGP(Neural):
     """Schedule and noise are those of the last-layer agents, but for what is local."""
 
     def __init__(self, seed: int, num_features: int, num_arms: int) -> None:
-        super().__init__(seed, num_features, num_arms, CHOSEN.schedule)
-        self._noise = Noise(CHOSEN.noise, num_arms)
+        super().__init__(seed, num_features, num_arms, BASE.schedule)
+        self._noise = Noise(BASE.noise, num_arms)
         self._kept: tuple[Rows, Tensor] | None = None  # X and the factor of its kernel
 
     def noticed(self, errors: Tensor, actions: Tensor) -> None:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from richbll_bench.bandits.agent import Kind
-from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.chosen import RICH_BLL
 from richbll_bench.bandits.last_layer import LastLayer
 
-kind = Kind("Rich-BLL", "The posterior of all rows; its projection from 512.", partial(LastLayer, rule=CHOSEN))
+kind = Kind("Rich-BLL", "The posterior of all rows; its projection from 512.", partial(LastLayer, rule=RICH_BLL))

@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import partial
 
 from richbll_bench.bandits.agent import Kind
-from richbll_bench.bandits.chosen import CHOSEN
+from richbll_bench.bandits.chosen import RICH_BLL
 from richbll_bench.bandits.last_layer import LastLayer
 
 kind = Kind(
     "Rich-BLL (S)",
     "As Rich-BLL, with 2048 rows for the posterior.",
-    partial(LastLayer, rule=replace(CHOSEN, posterior_rows=2048)),
+    partial(LastLayer, rule=replace(RICH_BLL, posterior_rows=2048)),
 )
