@@ -1,15 +1,15 @@
-"""How the network follows the data: warm steps in every phase, new starts while there are few rows, and hard rows.
+"""How the network follows the data: warm steps in every phase, new starts, hard rows, and an average of the weights.
 
 A network that is trained on and on from its first rewards can stay where these have put it, with dead units and wrong
-by more than the gap of 0.2 between arms inside of the wheel; a new one on the same rows starts free of that. Later a
-new start would lose more than it gains: where an arm stops being the best is known from few rows only, those where it
-was played and paid nothing. Such rows are drawn more often than others, by the size of their errors, and count less in
-return, so that the objective is still the mean square (importance sampling):
+by more than the gap of 0.2 between arms inside of the wheel. So another one begins whenever there are half as many rows
+again, and takes over if it fits them better. Where an arm stops being the best is known from few rows only, those where
+it was played and paid nothing. Such rows are drawn more often than others, by the size of their errors, and count less
+in return, so that the objective is still the mean square (importance sampling):
 
     p_i = (1 − h) / N + h |e_i| / Σ|e|,   weight_i = 1 / (N p_i).
 
-Agents act by a running average of the weights, which is calmer than the weights at a rate that still learns.
-`wheel-why` has the variants without.
+Agents act by a running average of the weights over about a phase, which is calmer than the weights at a rate that still
+learns. `wheel-why` has the variants without.
 """
 
 import math
@@ -34,16 +34,15 @@ class Schedule:
 
     phase: int = 20  # contexts between two trainings
     growth: float = 0.01  # or this part of the contexts seen, when that is more
-    steps: int = 20  # in every phase
+    steps: int = 50  # in every phase
     steps_per_context: float = 0.25  # or so many for each new context, when that is more
     learning_rate: float = 1e-2
     decay: float = 0.25  # the rate falls with this power of the rows, from `settled` on
     settled: int = 4000
     batch_size: int = 256
-    restart: float | None = 1.5  # a new network when there are so many times the rows; None: never
-    last_restart: int = 2000  # rows from which on the network is kept
-    restart_steps: int = 1500  # at most; two for each row while there are few
-    average: float = 0.995  # of the weights, from step to step; 0: the weights themselves
+    restart: float | None = 1.5  # another network begins when there are so many times the rows; None: never
+    restart_steps: int = 1500  # of it at most; two for each row while there are few
+    average: bool = True  # act by the average of the weights
     hard: float = 0.5  # h, the part of a batch that is drawn by the size of the errors
     refresh: int = 200  # steps after which the errors are looked at again
     first_pulls: int = 3  # of each arm
@@ -56,7 +55,7 @@ class Schedule:
 
     def begins_anew(self, num_rows: int, last_start: int) -> bool:
         """Whether there are so many more rows than when a network last began."""
-        return self.restart is not None and self.restart * last_start <= num_rows <= self.last_restart
+        return self.restart is not None and num_rows >= self.restart * last_start
 
     def rates(self, num_rows: int, is_new: bool) -> list[float]:
         """The learning rate of every step of a phase."""
@@ -80,7 +79,9 @@ class Schedule:
             yield from zip(rows, (1 / (len(size) * p[rows])).float(), strict=True)
 
 
-PAPER = Schedule(growth=0.0, learning_rate=3e-3, decay=0.0, batch_size=512, restart=None, average=0.0, hard=0.0)
+PAPER = Schedule(
+    growth=0.0, steps=20, learning_rate=3e-3, decay=0.0, batch_size=512, restart=None, average=False, hard=0.0
+)
 
 
 class Trained(Protocol):
@@ -109,29 +110,42 @@ class Learner(Generic[N]):
         self._generator = torch.Generator().manual_seed(derived_seed(seed, "batches"))
         self._last_start = 0
         self.num_steps = 0
-        self._begin(0)
+        self.network, self._moving = self._new(0), self._new(0)  # the average, and the one that moves
 
-    def _begin(self, num_rows: int) -> None:
-        seed = derived_seed(self._seed, "network", num_rows)
-        self.network, self._moving = self._make(seed), self._make(seed)  # the average and the one that moves
+    def _new(self, num_rows: int) -> N:
+        return self._make(derived_seed(self._seed, "network", num_rows))
 
     def learn(self, buffer: Buffer) -> None:
         """What a phase asks for."""
-        count, average = len(buffer), self.schedule.average
-        if is_new := self.schedule.begins_anew(count, self._last_start):
-            self._last_start = count
-            self._begin(count)
-        moving, rates = self._moving, self.schedule.rates(count, is_new)
-        batches = self.schedule.batches(
-            len(rates), lambda: moving.outputs(buffer.inputs) - buffer.rewards, self._generator
-        )
+        count = len(buffer)
+        if self.schedule.begins_anew(count, self._last_start):
+            is_first, self._last_start = self._last_start == 0, count
+            new = self._new(count)
+            for _ in self._steps(new, buffer, self.schedule.rates(count, is_new=True)):
+                pass
+            if is_first or _mean_square(new, buffer) < _mean_square(self.network, buffer):
+                self._moving = new
+                self.network.theta.copy_(new.theta)
+                return
+        rates = self.schedule.rates(count, is_new=False)
+        for _ in self._steps(self._moving, buffer, rates):
+            self.network.theta.lerp_(self._moving.theta, 1 / len(rates) if self.schedule.average else 1.0)
+
+    def _steps(self, network: N, buffer: Buffer, rates: list[float]) -> Iterator[None]:
+        """One step after the other."""
+
+        def errors() -> Tensor:
+            return network.outputs(buffer.inputs) - buffer.rewards
+
+        batches = self.schedule.batches(len(rates), errors, self._generator)
         for rate, (rows, weights) in zip(rates, batches, strict=True):
-            self._train(moving, buffer.inputs[rows], buffer.rewards[rows], rate, weights, count)
+            self._train(network, buffer.inputs[rows], buffer.rewards[rows], rate, weights, len(buffer))
             self.num_steps += 1
-            if not is_new:
-                self.network.theta.lerp_(moving.theta, 1 - average)
-        if is_new:  # its rate has fallen to nothing
-            self.network.theta.copy_(moving.theta)
+            yield
+
+
+def _mean_square(network: Trained, buffer: Buffer) -> float:
+    return float((network.outputs(buffer.inputs) - buffer.rewards).square().mean())
 
 
 def plain_learner(num_inputs: int, seed: int, schedule: Schedule) -> Learner[Network]:

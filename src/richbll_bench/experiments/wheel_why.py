@@ -1,8 +1,7 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
 Runs are compared by the logarithm of their regret, so that hard and easy difficulties count alike; a table has the
-geometric mean over difficulties and seeds. Rich-BLL and BLL each take the prior variance with the lowest one
-(`bandits.chosen`). The seeds begin at 1000: none is one of the table's.
+geometric mean over difficulties and seeds. The seeds begin at 1000: none is one of the table's.
 """
 
 import math
@@ -32,9 +31,8 @@ def _schedule(**changes: Any) -> LastLayerRule:
 
 
 VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
-    "base": ("the base of the table: τ² = 3, local noise with b₀ = 1,000", BASE),
+    "base": ("the table's: τ² = 10, local noise with b₀ = 10,000", BASE),
     "prior_1": ("τ² = 1", replace(BASE, prior_variance=1.0)),
-    "prior_10": ("τ² = 10", replace(BASE, prior_variance=10.0)),
     "prior_100": ("τ² = 100", replace(BASE, prior_variance=100.0)),
     "prior_10000": ("τ² = 10,000", replace(BASE, prior_variance=1e4)),
     "evidence": ("τ² by evidence", replace(BASE, prior_variance=None)),
@@ -43,16 +41,16 @@ VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
     "features_large": ("features × 10", replace(BASE, feature_scale=10.0)),
     "rolling": ("rolling noise, floor 1e-4", replace(BASE, noise=NoiseRule("rolling"))),
     "rolling_floor_1": ("rolling noise, floor 1", replace(BASE, noise=NoiseRule("rolling", floor=1.0))),
-    "inverse_gamma": ("inverse-gamma noise, b₀ = 1,000", replace(BASE, noise=NoiseRule("inverse_gamma", scale=1e3))),
+    "inverse_gamma": ("inverse-gamma noise, b₀ = 10,000", replace(BASE, noise=NoiseRule("inverse_gamma", scale=1e4))),
     "per_arm": ("rolling noise of each arm, floor 1e-4", replace(BASE, noise=NoiseRule("per_arm"))),
     "local_100": ("local noise, b₀ = 100", replace(BASE, noise=NoiseRule("local", scale=100.0))),
-    "local_10000": ("local noise, b₀ = 10,000", replace(BASE, noise=NoiseRule("local", scale=1e4))),
+    "local_1000": ("local noise, b₀ = 1,000", replace(BASE, noise=NoiseRule("local", scale=1000.0))),
     "ridge_1e-4": ("ridge 1e-4", replace(BASE, ridge=1e-4)),
     "ridge_1": ("ridge 1", replace(BASE, ridge=1.0)),
     "arm_draws": ("every arm drawn by itself", replace(BASE, draws="arm")),
     "observation_noise": ("draws with observation noise", replace(BASE, observation_noise=True)),
     "no_restart": ("one network from the beginning", _schedule(restart=None)),
-    "no_average": ("the weights, not their average, at 3e-3", _schedule(average=0.0, learning_rate=3e-3)),
+    "no_average": ("the weights, not their average, at 3e-3", _schedule(average=False, learning_rate=3e-3)),
     "no_hard_rows": ("batches drawn evenly", _schedule(hard=0.0)),
     "seldom": ("phases of a tenth of the contexts", _schedule(growth=0.1)),
     "paper_schedule": ("one network, 20 steps per 20 contexts, none of these", replace(BASE, schedule=PAPER)),

@@ -34,7 +34,7 @@ def buffer_of(count: int) -> Buffer:
 
 def test_the_average_follows_the_weights() -> None:
     small = {"batch_size": 16, "restart": None, "steps": 5}
-    calm, quick = (plain_learner(5, 0, Schedule(average=average, **small)) for average in (0.9, 0.0))
+    calm, quick = (plain_learner(5, 0, Schedule(average=average, **small)) for average in (True, False))
     before = calm.network.theta.clone()
     moved = [before]
     for _ in range(3):
@@ -49,18 +49,30 @@ def test_rates_and_new_starts() -> None:
     schedule = Schedule()
     assert schedule.begins_anew(30, 20)
     assert not schedule.begins_anew(29, 20)
-    assert not schedule.begins_anew(2001, 100)
     assert not PAPER.begins_anew(100, 1)
     new = schedule.rates(1000, is_new=True)
     assert len(new) == 1500
     assert new[0] > 100 * new[-1]
     early, late = schedule.rates(1000, is_new=False), schedule.rates(64_000, is_new=False)
-    assert (len(early), len(late)) == (20, 160)
+    assert (len(early), len(late)) == (50, 160)
     assert late[0] == early[0] / 2  # sixteen times the rows, to the power of a quarter
 
 
-def test_a_new_start_is_not_averaged_with_the_old_network() -> None:
+def test_another_network_takes_over_if_it_fits_better() -> None:
     learner = plain_learner(5, 0, Schedule(batch_size=16))
-    learner.learn(buffer_of(40))
+    learner.learn(buffer_of(40))  # the first one always does
     torch.testing.assert_close(learner.network.theta, learner._moving.theta)
     assert learner.num_steps == 200
+    good = learner.network.theta.clone()
+    learner.network.theta += 1.0  # spoiled: its successor is better
+    learner.learn(buffer_of(60))
+    torch.testing.assert_close(learner.network.theta, learner._moving.theta)
+    assert learner.num_steps == 400
+    kept = plain_learner(5, 0, Schedule(batch_size=16, restart_steps=1))
+    kept.learn(buffer_of(40))
+    kept.network.theta.copy_(good)
+    kept._moving.theta.copy_(good)
+    kept.learn(buffer_of(60))  # one step does not make a better one: the old one learns on
+    assert kept.num_steps == 1 + 1 + 50
+    moved, apart = (float((theta - good).norm()) for theta in (kept.network.theta, kept._new(60).theta))
+    assert 0 < moved < 0.5 * apart
