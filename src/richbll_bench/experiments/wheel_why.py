@@ -1,7 +1,8 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
 Runs are compared by the logarithm of their regret, so that hard and easy difficulties count alike; a table has the
-geometric mean over difficulties and seeds. The seeds begin at 1000: none is one of the table's.
+geometric mean over difficulties and seeds. Rich-BLL and BLL each take the τ² of {1, 3, 10, 100} that has the lowest one
+(`bandits.chosen`). The seeds begin at 1000: none is one of the table's.
 """
 
 import math
@@ -33,6 +34,7 @@ def _schedule(**changes: Any) -> LastLayerRule:
 VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
     "base": ("the table's: τ² = 10, local noise with b₀ = 10,000", BASE),
     "prior_1": ("τ² = 1", replace(BASE, prior_variance=1.0)),
+    "prior_3": ("τ² = 3", replace(BASE, prior_variance=3.0)),
     "prior_100": ("τ² = 100", replace(BASE, prior_variance=100.0)),
     "prior_10000": ("τ² = 10,000", replace(BASE, prior_variance=1e4)),
     "evidence": ("τ² by evidence", replace(BASE, prior_variance=None)),
