@@ -11,6 +11,7 @@ from richbll_bench.bandits.agent import Seconds, each_arm_first
 from richbll_bench.bandits.buffer import Buffer
 from richbll_bench.bandits.network import with_action, with_every_action
 from richbll_bench.bandits.training import Schedule, plain_learner
+from richbll_bench.regression.denormals import denormals_are_zero
 from richbll_bench.regression.seeds import derived_seed
 
 
@@ -41,7 +42,7 @@ class Neural:
         with self.seconds.of("posterior"):
             self.noticed(rewards - self.outputs(with_action(contexts, actions, self.num_arms)), actions)
         self.buffer.add(contexts, actions, rewards)
-        with self.seconds.of("train"):
+        with self.seconds.of("train"), denormals_are_zero():
             self.learn()
         with self.seconds.of("posterior"):
             self.rebuild()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from richbll_bench.regression.denormals import denormals_are_zero
 from richbll_bench.regression.quick import Quick
 
 State = dict[str, Tensor]
@@ -97,13 +98,9 @@ class Together:
         who = torch.arange(len(x)).unsqueeze(1)
         x, y = x[who, orders], y[who, orders]
         size = self._recipe.batch_size
-        # what decays towards zero ends in numbers below 1e-38, and arithmetic on these is many times slower
-        torch.set_flush_denormal(True)
-        try:
+        with denormals_are_zero():
             for start in range(0, x.shape[1], size):
                 self._step(x[:, start : start + size], y[:, start : start + size])
-        finally:
-            torch.set_flush_denormal(False)
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         held = {name: parameter.detach() for name, parameter in self._parameters.items()}
