@@ -74,6 +74,31 @@ def test_every_action_first_and_then_as_often_as_asked(make) -> None:
     assert learned == [8, 8, 8, 20, 20, 20]
 
 
+@pytest.mark.parametrize("is_coded", [True, False])
+def test_many_actions_one_context_at_a_time(is_coded: bool) -> None:
+    """It learns before every action had its first pulls, and goes on with these."""
+    model = nn.Sequential(nn.Linear(9 if is_coded else 2, 6), nn.Tanh(), nn.Linear(6, 1 if is_coded else 7))
+    sampler = ThompsonSampler(model, 7, encode=with_action if is_coded else None, train=QUICK)
+    for _ in range(30):
+        x = torch.randn(1, 2)
+        actions = sampler.act(x)
+        sampler.observe(x, actions, actions.float())
+    assert torch.bincount(sampler.replay.actions, minlength=7).min() >= 3
+    assert sampler.draw(torch.zeros(0, 2)).shape == (0, 7)
+
+
+def test_the_first_errors_are_of_predictions_made_before_training() -> None:
+    """A network that fits its rows exactly would else begin without any noise."""
+    x = torch.randn(60, 2)
+    rewards = 5 * torch.randn(60)
+    for make in (by_output, by_code):
+        sampler = make(every=60)
+        with torch.no_grad():
+            want = (rewards - sampler._predict(x, torch.arange(60) % 3)).square().mean()
+        sampler.observe(x, torch.arange(60) % 3, rewards)
+        assert sampler.noise.variance == pytest.approx(float(want), rel=1e-5)
+
+
 def test_it_finds_the_best_actions() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 2))

@@ -43,7 +43,7 @@ class ByCode:
         """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
         every = torch.arange(self.num_actions, device=contexts.device).repeat(len(contexts))
         inputs = self._encode(contexts.repeat_interleave(self.num_actions, dim=0), every, self.num_actions)
-        return _drawn(posterior[0], inputs, len(contexts), generator).view(len(contexts), self.num_actions)
+        return _drawn(posterior[0], inputs, self.num_actions, generator).view(len(contexts), self.num_actions)
 
 
 class ByOutput:
@@ -71,7 +71,7 @@ class ByOutput:
 
     def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
         """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
-        columns = [_drawn(uq, contexts, len(contexts), generator)[:, action] for action, uq in enumerate(posterior)]
+        columns = [_drawn(uq, contexts, 1, generator)[:, action] for action, uq in enumerate(posterior)]
         return torch.stack(columns, dim=1)
 
 
@@ -82,7 +82,7 @@ def _called(model: nn.Module, inputs: Any) -> Tensor:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
-def _drawn(uq: RichBLL, inputs: Any, num_groups: int, generator: torch.Generator | None) -> Tensor:
+def _drawn(uq: RichBLL, inputs: Any, rows_per_group: int, generator: torch.Generator | None) -> Tensor:
     """f + Z ε, with one ε for the rows of a group; rows of a group follow each other."""  # (n, c)
     with torch.no_grad():
         a, f = uq._forward(inputs)
@@ -92,6 +92,8 @@ def _drawn(uq: RichBLL, inputs: Any, num_groups: int, generator: torch.Generator
             mean = head.mean(Z, f)
             if generator is None:
                 return mean
-            eps = torch.randn(num_groups, mean.shape[1], Z.shape[2], generator=generator, dtype=torch.float64)
-            each = eps.repeat_interleave(len(Z) // num_groups, dim=0).to(Z)
+            eps = torch.randn(
+                len(Z) // rows_per_group, mean.shape[1], Z.shape[2], generator=generator, dtype=torch.float64
+            )
+            each = eps.repeat_interleave(rows_per_group, dim=0).to(Z)
             return mean + (Z * each).sum(dim=2)

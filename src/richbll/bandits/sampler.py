@@ -96,6 +96,8 @@ class ThompsonSampler:
         due = self._due(len(contexts))
         if self._posterior is None:
             return torch.cat([due, torch.arange(len(contexts) - len(due)) % self.replay.num_actions])
+        if len(due) == len(contexts):
+            return due
         values = self.draw(contexts[len(due) :])
         return torch.cat([due, values.argmax(dim=1).cpu()])
 
@@ -135,14 +137,14 @@ class ThompsonSampler:
         if self._at_first is not None and self._restart is not None and len(replay) >= self._restart * self._started:
             model.load_state_dict(self._at_first)
             self._started = len(replay)
+        if self._posterior is None:
+            self.noise.add(self._errors(slice(None)))  # before it has seen these rewards
         was_training = model.training
         model.train()
         try:
             self._train(model, self._predict, replay.contexts, replay.actions, replay.rewards)
         finally:
             model.train(was_training)
-        if self._posterior is None:
-            self.noise.add(self._errors(slice(None)))
         self._posterior = self._rewards.posterior(replay, {**self._options, "noise_variance": self.noise.variance})
         self._learned = len(replay)
         return self

@@ -3,6 +3,7 @@
 It is asked for several contexts at once, as many as it wants before it learns again; each of them has its own draw.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,17 @@ class Kind:
     source: str  # what it follows
     make: Callable[[int, int, int], Agent]
     cost: float = 1.0  # of a run, relative to others
+    rule: object = None  # its choices, by their repr
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the rule: records of another rule are others."""
+        return fingerprint(self.rule)
+
+
+def fingerprint(rule: object) -> str:
+    """Short, and another one for every other rule."""
+    return hashlib.sha256(repr(rule).encode()).hexdigest()[:8]
 
 
 @dataclass

@@ -23,15 +23,10 @@ class Descent:
     A parameter comes with the factor of its learning rate and with that of its weight decay.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[tuple[Tensor, float, float]],
-        step: Step | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.step = step or Step()
+    def __init__(self, parameters: Sequence[tuple[Tensor, float, float]], dtype: torch.dtype) -> None:
+        self.step = Step()
         values = [value.detach() for value, _, _ in parameters]
-        self.theta = torch.cat([value.flatten() for value in values]).to(dtype or values[0].dtype)
+        self.theta = torch.cat([value.flatten() for value in values]).to(dtype)
         self._gradient = torch.zeros_like(self.theta)
         self._rates = _spread([rate for _, rate, _ in parameters], values).to(self.theta)
         decay = [rate * self.step.weight_decay * factor for _, rate, factor in parameters]

@@ -9,7 +9,6 @@ The ring of the wheel, which no network fits sharply, then counts as noisy, and 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -59,6 +58,7 @@ class LastLayer(Neural):
         self._noise = Noise(rule.noise, num_arms)
         self._prior_variance = rule.prior_variance or 1.0
         self._root = torch.zeros(0, 0)  # V
+        self._beta = torch.zeros(0)
 
     def noticed(self, errors: Tensor, actions: Tensor) -> None:
         """For the noise."""
@@ -71,25 +71,24 @@ class LastLayer(Neural):
         if rule.enrich:
             L = transform(network, inputs[self._some(rule.projection_rows)], rule.ridge, rule.feature_scale)
         rows = self._some(len(self.buffer) if rule.posterior_rows is None else max(rule.posterior_rows, len(L)))
-        weight = len(self.buffer) / len(rows)  # N/k
-        variance = self._variance(rows)
-        G = gram(network, inputs[rows], lambda phi, some: weight / variance(phi, some), rule.feature_scale)
+        weight, arms = len(self.buffer) / len(rows), self.buffer.arms[rows]  # N/k
+        if rule.noise.kind == "local":
+            self._beta = self._log_variance(rows[:_NOISE_ROWS])
+        G = gram(network, inputs[rows], lambda phi, some: weight / self.variance(phi, arms[some]), rule.feature_scale)
         tau2 = self._prior_variance * (float(self.buffer.rewards.var()) if rule.standardise else 1.0)
         self._root, gamma = posterior_root(L, G, tau2)
         if rule.prior_variance is None:
             self._prior_variance = self._by_evidence(L, gamma)
 
-    def _variance(self, rows: Tensor) -> Callable[[Tensor, slice], Tensor]:
-        """σ² of some of the rows, from their features; a local noise is on top of what prior and floor leave."""
-        by_arm = self._noise.variances()
+    def variance(self, phi: Tensor, arms: Tensor) -> Tensor:
+        """σ² at features (n, r) and arms (n,); a local noise is on top of what prior and floor leave."""  # (n,)
+        by_arm = self._noise.variances()[arms]
         if self.rule.noise.kind != "local":
-            arms = self.buffer.arms[rows]
-            return lambda phi, some: by_arm[arms[some]]
-        beta = self._log_variance(self._some(_NOISE_ROWS))
-        return lambda phi, some: (phi @ beta).clamp_max(math.log(_LARGEST)).exp() + by_arm[0]
+            return by_arm
+        return (phi @ self._beta).clamp_max(math.log(_LARGEST)).exp() + by_arm
 
     def _log_variance(self, rows: Tensor) -> Tensor:
-        """β by least squares."""  # (r,)
+        """β by ridge regression."""  # (r,)
         network = self.learner.network
         phi = network.features(self.buffer.inputs[rows]).double()
         residuals = self.buffer.rewards[rows].double() - phi @ network.last_weights.double()
@@ -107,8 +106,6 @@ class LastLayer(Neural):
 
     def _some(self, count: int) -> Tensor:
         """A subsample without repetition, new in every phase."""  # (k,)
-        if count >= len(self.buffer):
-            return torch.arange(len(self.buffer))
         return torch.randperm(len(self.buffer), generator=self.generator)[:count]
 
     def draw(self, inputs: Tensor) -> Tensor:
@@ -121,7 +118,9 @@ class LastLayer(Neural):
         else:
             offsets = torch.linalg.vector_norm(Z, dim=2) * self._normal(len(Z), self.num_arms)
         if self.rule.observation_noise:
-            offsets = offsets + self._noise.variances().sqrt() * self._normal(len(Z), self.num_arms)
+            arms = torch.arange(self.num_arms).repeat(len(Z))
+            noise = self.variance(phi, arms).view(-1, self.num_arms)
+            offsets = offsets + noise.sqrt() * self._normal(len(Z), self.num_arms)
         return mean + offsets.flatten()
 
     def _normal(self, *shape: int) -> Tensor:

@@ -8,7 +8,7 @@ It is the backbone of the regressions, trained by a step written by hand, which 
 import torch
 from torch import Tensor, nn
 
-from richbll_bench.bandits.descent import Descent, Step
+from richbll_bench.bandits.descent import Descent
 from richbll_bench.regression.network import backbone, rate
 
 
@@ -20,32 +20,31 @@ class Network:
         num_inputs: int,
         seed: int,
         width: int = 100,
-        step: Step | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.width = width
         parameters = [
             (p, rate(name, tuple(p.shape)), 1.0) for name, p in backbone(num_inputs, seed, width).named_parameters()
         ]
-        self._descent = Descent(parameters, step, dtype)
-        self.theta, self.weights = self._descent.theta, self._descent.parameters  # w₁ b₁ w₂ b₂ w₃ b₃
+        self._descent = Descent(parameters, dtype)
+        self.theta, self.parameters = self._descent.theta, self._descent.parameters  # w₁ b₁ w₂ b₂ w₃ b₃
         self._scales = (width**0.5, width**-0.5)
 
     def hidden(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """a₁ and a₂ (n, width)."""
-        w1, b1, w2, b2, _, _ = self.weights
+        w1, b1, w2, b2, _, _ = self.parameters
         a1 = torch.addmm(b1, x, w1.mT, alpha=self._scales[0]).relu_()
         return a1, torch.addmm(b2, a1, w2.mT).relu_()
 
     def readout(self, a2: Tensor) -> Tensor:
         """f (n,)."""
-        w3, b3 = self.weights[4:]
+        w3, b3 = self.parameters[4:]
         return torch.addmv(b3.expand(len(a2)), a2, w3[0], alpha=self._scales[1])
 
     @property
     def last_weights(self) -> Tensor:
         """(w₃, b₃), so that f = φ^r · (w₃, b₃)."""  # (width + 1,)
-        return torch.cat([self.weights[4][0], self.weights[5]])
+        return torch.cat([self.parameters[4][0], self.parameters[5]])
 
     def features(self, x: Tensor) -> Tensor:
         """φ^r = (n^(-1/2) a₂, 1), the gradient of f by (w₃, b₃)."""  # (n, width + 1)
@@ -58,17 +57,15 @@ class Network:
 
     def deltas(self, a1: Tensor, a2: Tensor) -> tuple[Tensor, Tensor]:
         """∂f/∂z₁ = (δ₂ w₂) 1[a₁ > 0] and δ₂ = ∂f/∂z₂ = n^(-1/2) w₃ 1[a₂ > 0]."""  # (n, width) each
-        delta2 = (a2 > 0).to(a2.dtype).mul_(self._scales[1] * self.weights[4])
-        return (delta2 @ self.weights[2]).mul_(a1 > 0), delta2
+        delta2 = (a2 > 0).to(a2.dtype).mul_(self._scales[1] * self.parameters[4])
+        return (delta2 @ self.parameters[2]).mul_(a1 > 0), delta2
 
-    def train_on(self, x: Tensor, y: Tensor, learning_rate: float, weights: Tensor | None = None) -> None:
+    def train_on(self, x: Tensor, y: Tensor, learning_rate: float, weights: Tensor) -> None:
         """One step on a batch x (n, d), y (n,), whose squared errors count by their weights (n,)."""
-        _, _, w2, _, w3, _ = self.weights
+        _, _, w2, _, w3, _ = self.parameters
         g1, h1, g2, h2, g3, h3 = self._descent.gradients
         a1, a2 = self.hidden(x)
-        error = (self.readout(a2) - y).mul_(2 / len(y))  # ∂loss/∂f
-        if weights is not None:
-            error.mul_(weights)
+        error = (self.readout(a2) - y).mul_(2 / len(y)).mul_(weights)  # ∂loss/∂f
         torch.mv(a2.mT, error, out=g3[0]).mul_(self._scales[1])
         torch.sum(error, 0, keepdim=True, out=h3)
         delta2 = torch.outer(error, w3[0]).mul_(self._scales[1])
@@ -83,7 +80,7 @@ class Network:
 
     def as_module(self) -> nn.Sequential:
         """The same network as a module that shares nothing with this one."""
-        module = backbone(self.weights[0].shape[1], 0, self.width).to(self.theta.dtype)
+        module = backbone(self.parameters[0].shape[1], 0, self.width).to(self.theta.dtype)
         torch.nn.utils.vector_to_parameters(self.theta.clone(), module.parameters())
         return module
 

@@ -32,7 +32,7 @@ class NeuralLinear(Neural):
         self._posterior = self._empty()
 
     def _empty(self) -> Conjugate:
-        return Conjugate(self.num_arms, self.learner.network.width + 1, self.rule.prior)
+        return Conjugate(self.num_arms, self.learner.network.width, self.rule.prior)
 
     def rebuild(self) -> None:
         """The regressions of all arms on the features as they are now."""
@@ -44,11 +44,11 @@ class NeuralLinear(Neural):
             self._posterior.add(phi, buffer.arms[rows].numpy(), buffer.rewards[rows].double().numpy())
 
     def _features(self, inputs: Tensor) -> Array:
-        return self.learner.network.features(inputs).double().numpy()
+        return self.learner.network.hidden(inputs)[1].double().numpy()
 
     def draw(self, inputs: Tensor) -> Tensor:
         """σ² and weights of every arm, new for each context."""  # (n · arms,)
-        phi = self._features(inputs).reshape(-1, self.num_arms, self.learner.network.width + 1)
+        phi = self._features(inputs).reshape(-1, self.num_arms, self.learner.network.width)
         weights = self._posterior.draw(len(phi), self._random)
         return torch.from_numpy(np.einsum("nar,nar->na", phi, weights).reshape(-1))
 

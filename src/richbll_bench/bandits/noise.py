@@ -4,7 +4,7 @@ Errors are those of predictions that were made before the reward was seen:
 
     rolling          σ² = max(mean of the last errors², floor), the paper's
     inverse_gamma    σ² = (b₀ + Σ errors²/2) / (a₀ + n/2) over all errors: a floor that sinks as 2 b₀ / n
-    per_arm          rolling, for each arm by itself
+    per_arm          the mean of those of the last errors² that are the arm's; of all, if none is
     local            2 b₀ / n here, and `last_layer` adds what it sees at a place
 
 A floor, or a prior, is what prevents lock-in: before the first large reward errors are tiny, and with a tiny σ² the
@@ -49,7 +49,8 @@ class Noise:
         """Errors (n,) of what was predicted for the arms (n,) that were played."""
         squares = errors.double().square()
         self._sum, self._count = self._sum + float(squares.sum()), self._count + len(squares)
-        self._recent.extend(zip(squares.tolist(), actions.tolist(), strict=True))
+        if self.rule.kind in ("rolling", "per_arm"):
+            self._recent.extend(zip(squares.tolist(), actions.tolist(), strict=True))
 
     def variances(self) -> Tensor:
         """σ² of every arm."""  # (arms,)

@@ -5,7 +5,7 @@ Regret is the sum of what the best arm would have paid more, in percent of what 
 The first 16,000 contexts of a run of 80,000 are a run of 16,000.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ class Run:
     regrets: Tensor  # (T,)
     uniform: Tensor  # (T,) what uniform play is expected to cost
     is_outside: Tensor  # (T,)
-    simple_regret: float  # per context, of the arms that the agent thinks best at the end
+    simple_regret: float  # of the arms that the agent thinks best at the end, in percent of uniform play
 
     def percent(self, horizon: int | None = None, where: Tensor | None = None) -> float:
         """Cumulative regret of the first steps in percent of uniform play, all of it or where a mask is true."""
@@ -46,21 +46,18 @@ class Run:
     def metrics(self, horizons: Sequence[int], curve: Sequence[int]) -> dict[str, float]:
         """Numbers for the record."""
         outside, inside = self.is_outside, ~self.is_outside
-        found = {"regret": self.percent(), "simple_regret": 100 * self.simple_regret / self.wheel.uniform_regret}
+        found = {"regret": self.percent(), "simple_regret": self.simple_regret}
         found |= {"regret_inside": self.percent(where=inside), "regret_outside": self.percent(where=outside)}
         found |= {"misses": float((self.regrets[outside] > 0).sum()), "locked_in": float(self.is_locked_in)}
         for horizon in horizons:
             found[f"regret_{horizon}"] = self.percent(horizon)
-            found[f"regret_inside_{horizon}"] = self.percent(horizon, inside)
         return found | {f"curve_{step}": self.percent(step) for step in curve}
 
 
-def play(
-    agent: Agent, wheel: Wheel, num_contexts: int, seed: int, progress: Callable[[int], object] = lambda _: None
-) -> Run:
-    """One run; `progress` is told how many contexts are done."""
+def play(agent: Agent, wheel: Wheel, num_contexts: int, seed: int) -> Run:
+    """One run."""
     contexts = wheel.contexts(num_contexts, _generator(seed, "contexts"))
-    generator = _generator(seed, "rewards")
+    noise = torch.randn(num_contexts, generator=_generator(seed, "rewards"), dtype=torch.float64)
     regrets = torch.zeros(num_contexts, dtype=torch.float64)
     done = 0
     while done < num_contexts:
@@ -68,14 +65,11 @@ def play(
         some = contexts[done:stop]
         actions = agent.act(some)
         regrets[done:stop] = wheel.regrets(some, actions)
-        agent.observe(some, actions, wheel.rewards(some, actions, generator))
+        agent.observe(some, actions, wheel.rewards(some, actions, noise[done:stop]))
         done = stop
-        progress(done)
     asked = wheel.contexts(_NUM_ASKED, _generator(seed, "asked"))
-    simple = float(wheel.regrets(asked, agent.best(asked)).mean())
-    expected = wheel.expected_rewards(contexts)
-    uniform = expected.amax(dim=1) - expected.mean(dim=1)
-    return Run(wheel, regrets, uniform, wheel.is_outside(contexts), simple)
+    simple = float(wheel.regrets(asked, agent.best(asked)).sum()) / float(wheel.uniform_regrets(asked).sum())
+    return Run(wheel, regrets, wheel.uniform_regrets(contexts), wheel.is_outside(contexts), 100 * simple)
 
 
 def _generator(seed: int, place: str) -> torch.Generator:

@@ -66,17 +66,22 @@ class Schedule:
         return [rate] * max(self.steps, int(self.steps_per_context * self.growth * num_rows))
 
     def batches(
-        self, num_steps: int, errors: Callable[[], Tensor], generator: torch.Generator
+        self, num_steps: int, num_rows: int, errors: Callable[[], Tensor], generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """For every step the rows of its batch and their weights; `errors()` are those of all rows (N,) by then."""
+        if self.hard == 0:
+            weights = torch.ones(self.batch_size)
+            for _ in range(num_steps):
+                yield torch.randint(num_rows, (self.batch_size,), generator=generator), weights
+            return
         for start in range(0, num_steps, self.refresh):
             size = errors().abs().double() + _SMALLEST_ERROR
-            p = (1 - self.hard) / len(size) + self.hard * size / size.sum()
+            p = (1 - self.hard) / num_rows + self.hard * size / size.sum()
             edges = p.cumsum(0)
             shape = (min(self.refresh, num_steps - start), self.batch_size)
             where = torch.rand(shape, generator=generator, dtype=torch.float64) * edges[-1]
-            rows = torch.searchsorted(edges, where).clamp_max_(len(size) - 1)
-            yield from zip(rows, (1 / (len(size) * p[rows])).float(), strict=True)
+            rows = torch.searchsorted(edges, where).clamp_max_(num_rows - 1)
+            yield from zip(rows, (1 / (num_rows * p[rows])).float(), strict=True)
 
 
 PAPER = Schedule(
@@ -137,7 +142,7 @@ class Learner(Generic[N]):
         def errors() -> Tensor:
             return network.outputs(buffer.inputs) - buffer.rewards
 
-        batches = self.schedule.batches(len(rates), errors, self._generator)
+        batches = self.schedule.batches(len(rates), len(buffer), errors, self._generator)
         for rate, (rows, weights) in zip(rates, batches, strict=True):
             self._train(network, buffer.inputs[rows], buffer.rewards[rows], rate, weights, len(buffer))
             self.num_steps += 1

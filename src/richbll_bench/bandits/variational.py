@@ -40,7 +40,7 @@ class Variational:
         parameters += [(getattr(head, name), 1.0, 0.0) for name in _NAMES]  # the prior is in the objective
         self._descent = Descent(parameters, dtype=dtype)
         self.theta = self._descent.theta
-        self._module = VariationalNetwork(hidden, head).to(dtype)
+        self._num_inputs = num_inputs
 
     def hidden(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """a₁ and a₂ = φ (n, width)."""
@@ -88,6 +88,8 @@ class Variational:
         self._descent.move(learning_rate)
 
     def as_module(self) -> VariationalNetwork:
-        """The same network as a module."""
-        torch.nn.utils.vector_to_parameters(self.theta.clone(), self._module.parameters())
-        return self._module
+        """The same network as a module that shares nothing with this one."""
+        hidden = backbone(self._num_inputs, 0, self.width)[:-1]
+        module = VariationalNetwork(hidden, VariationalHead(self.width, 1.0)).to(self.theta.dtype)
+        torch.nn.utils.vector_to_parameters(self.theta.clone(), module.parameters())
+        return module

@@ -60,15 +60,20 @@ class Wheel:
         expected[outside, quadrant[outside]] = HIGH_REWARD
         return expected
 
-    def rewards(self, contexts: Tensor, actions: Tensor, generator: torch.Generator) -> Tensor:
-        """What the arms that were played pay."""  # (n,)
+    def rewards(self, contexts: Tensor, actions: Tensor, noise: Tensor) -> Tensor:
+        """What the arms that were played pay, with standard normal noise (n,)."""  # (n,)
         expected = self.expected_rewards(contexts).gather(1, actions.unsqueeze(1)).squeeze(1)
-        return expected + NOISE_STD * torch.randn(len(contexts), generator=generator, dtype=torch.float64)
+        return expected + NOISE_STD * noise
 
     def regrets(self, contexts: Tensor, actions: Tensor) -> Tensor:
         """What the best arm pays more, on average."""  # (n,)
         expected = self.expected_rewards(contexts)
         return expected.amax(dim=1) - expected.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+    def uniform_regrets(self, contexts: Tensor) -> Tensor:
+        """What uniform play is expected to cost."""  # (n,)
+        expected = self.expected_rewards(contexts)
+        return expected.amax(dim=1) - expected.mean(dim=1)
 
     @property
     def uniform_regret(self) -> float:

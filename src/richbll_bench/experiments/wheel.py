@@ -81,7 +81,7 @@ def _jobs(size: Size) -> list[Job]:
             dataset(delta),
             (name,),
             (seed,),
-            {"tiny": size.tiny, "contexts": horizon, "delta": delta},
+            {"tiny": size.tiny, "contexts": horizon, "delta": delta, "rule": agents.load(name).fingerprint},
             run,
             agents.load(name).cost,
         )
@@ -97,11 +97,19 @@ def _others() -> list[Row]:
     return [Row(name, agents.load(name).title, 1) for name in agents.names() if name not in listed]
 
 
+def _current(records: Sequence[Record]) -> list[Record]:
+    """Without those of rules that are no longer an agent's."""
+    known = {name: agents.load(name).fingerprint for name in agents.names()}
+    return [record for record in records if record.settings["rule"] == known.get(record.key.method)]
+
+
 def _tables(records: Sequence[Record]) -> list[Table]:
-    if not records:
+    if not (records := _current(records)):
         return []
     paper, there = paper_table("wheel_bandit"), {(record.key.dataset, record.key.method) for record in records}
     found = [beside(ours(records, paper, extra=_others()), paper)]
+    notes = tuple(f"{agents.load(name).title}: {agents.load(name).source}" for name in agents.names())
+    found = [replace(found[0], notes=(*found[0].notes, *notes))]
     pairs = [
         comparison(records, first, second, dataset=dataset(delta), metric="regret")
         for first, second in _COMPARED
@@ -124,7 +132,7 @@ def _of_columns(records: Sequence[Record], like: Table, name: str, title: str, c
 
 
 def _figures(records: Sequence[Record]) -> list[Figure]:
-    if not records:
+    if not (records := _current(records)):
         return []
     caption = (
         "Cumulative regret so far, in percent of uniform play, against the number of contexts; means over seeds with a "

@@ -1,6 +1,7 @@
 """`richbll bench wheel` and `wheel-why`, tiny: records, tables, curves, and going on after a stop."""
 
 import io
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from richbll_bench import experiments
 from richbll_bench.bandits import agents
+from richbll_bench.bandits.chosen import BLL, RICH_BLL
 from richbll_bench.engine import run
 from richbll_bench.experiment import Size
 from richbll_bench.experiments import wheel, wheel_why
@@ -42,13 +44,17 @@ def test_the_table_has_ten_seeds_of_the_main_agents_and_five_of_the_others() -> 
 def test_pairs_are_compared(tmp_path: Path) -> None:
     records = [
         new_record(
-            Key("wheel", "wheel_0.9", name, seed), {}, {"regret": regret + seed, "misses": 1, "curve_100": 2}, 1.0
+            Key("wheel", "wheel_0.9", name, seed),
+            {"rule": rule or agents.load(name).fingerprint},
+            {"regret": regret + seed, "misses": 1, "curve_100": 2},
+            1.0,
         )
-        for name, regret in (("rich_bll", 1.0), ("bll", 2.0))
+        for name, regret, rule in (("rich_bll", 1.0, ""), ("bll", 2.0, ""), ("rich_bll", 9.0, "of another rule"))
         for seed in range(3)
     ]
     pairs = next(table for table in wheel.experiment.tables(records) if table.name == "paired")
     assert pairs.rows[0].cells[0].mean == pytest.approx(-1)
+    assert wheel.experiment.tables(records[6:]) == []
 
 
 def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None:
@@ -61,7 +67,28 @@ def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None
     assert experiment.tables([]) == []
 
 
-def test_a_variant_changes_one_thing_or_says_so() -> None:
-    rules = [rule for _, rule in wheel_why.VARIANTS.values()]
-    assert len(rules) == len(set(map(repr, rules)))
-    assert wheel_why.VARIANTS["base"][1] == wheel_why.BASE
+SEVERAL = {"no_average": 2, "seldom": 2, "standardised": 2, "paper_schedule": 8, "paper": 11}  # what their titles say
+
+
+def flat(rule: object) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in asdict(rule).items():
+        found |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in wheel_why.VARIANTS if name != "base"])
+def test_a_variant_changes_one_thing_or_says_so(name: str) -> None:
+    base, rule = flat(wheel_why.BASE), flat(wheel_why.VARIANTS[name][1])
+    changed = [key for key in base if base[key] != rule[key]]
+    if all(key.startswith("noise.") for key in changed):  # a noise comes with its own constants
+        assert changed
+    else:
+        assert len(changed) == SEVERAL.get(name, 1), changed
+
+
+def test_the_chosen_prior_variances_are_those_of_the_menu() -> None:
+    menu = {wheel_why.VARIANTS[name][1].prior_variance for name in ("base", "prior_1", "prior_3", "prior_100")}
+    assert menu == {1.0, 3.0, 10.0, 100.0}
+    assert {RICH_BLL.prior_variance, BLL.prior_variance} <= menu
+    assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance) == RICH_BLL  # and nothing else differs

@@ -20,7 +20,7 @@ def trained(width: int = 12, steps: int = 30) -> tuple[Network, torch.Tensor]:
     network, generator = Network(7, 3, width, dtype=DOUBLE), torch.Generator().manual_seed(0)
     x = torch.randn(80, 7, generator=generator, dtype=DOUBLE)
     for _ in range(steps):
-        network.train_on(x, 3 * x[:, 0].sin() + x[:, 1], 1e-2)
+        network.train_on(x, 3 * x[:, 0].sin() + x[:, 1], 1e-2, torch.ones(80, dtype=DOUBLE))
     return network, x
 
 
@@ -37,10 +37,13 @@ def test_a_step_is_that_of_autograd_and_adamw(num_rows: int, scale: float, learn
     for _ in range(3):
         x = torch.randn(num_rows, 7, generator=generator, dtype=DOUBLE)
         y = scale * torch.randn(num_rows, generator=generator, dtype=DOUBLE)
-        network.train_on(x, y, learning_rate)
+        weights = 0.1 + torch.rand(num_rows, generator=generator, dtype=DOUBLE)
+        network.train_on(x, y, learning_rate, weights)
         optimizer.zero_grad()
-        nn.functional.mse_loss(module(x)[:, 0], y).backward()
+        (weights * (module(x)[:, 0] - y).square()).mean().backward()
         nn.utils.clip_grad_norm_(module.parameters(), Step().clip)
+        gradient = torch.cat([p.grad.flatten() for p in module.parameters()])  # Adam would not see a block's factor
+        np.testing.assert_allclose(torch.cat([g.flatten() for g in network._descent.gradients]), gradient, atol=1e-10)
         optimizer.step()
     want = nn.utils.parameters_to_vector(module.parameters()).detach()
     np.testing.assert_allclose(network.theta.numpy(), want.numpy(), atol=1e-12)

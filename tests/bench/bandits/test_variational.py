@@ -38,6 +38,8 @@ def test_a_step_is_that_of_autograd_and_adamw(num_rows: int, scale: float, in_al
         optimizer.zero_grad()
         _negative_elbo(module, x, y, weights, in_all).backward()
         nn.utils.clip_grad_norm_(module.parameters(), Step().clip)
+        gradient = torch.cat([p.grad.flatten() for p in module.parameters()])  # Adam would not see a block's factor
+        np.testing.assert_allclose(torch.cat([g.flatten() for g in network._descent.gradients]), gradient, atol=1e-9)
         optimizer.step()
     want = nn.utils.parameters_to_vector(module.parameters()).detach()
     np.testing.assert_allclose(network.theta.numpy(), want.numpy(), atol=1e-12)

@@ -51,7 +51,7 @@ def test_contexts_are_uniform_on_the_disk_and_rewards_are_noisy() -> None:
     for r in (0.3, 0.6, 0.9):
         assert float((radius < r).double().mean()) == pytest.approx(r * r, abs=0.012)
     actions = torch.full((20_000,), SAFE_ARM)
-    rewards = wheel.rewards(x, actions, generator)
+    rewards = wheel.rewards(x, actions, torch.randn(20_000, generator=generator))
     assert float(rewards.mean()) == pytest.approx(1.2, abs=3e-4)
     assert float(rewards.std()) == pytest.approx(0.01, rel=0.03)
 

@@ -6,4 +6,9 @@ from richbll_bench.bandits.agent import Kind
 from richbll_bench.bandits.chosen import BLL
 from richbll_bench.bandits.last_layer import LastLayer
 
-kind = Kind("NNGP (BLL)", "As Rich-BLL, with a multiple of the identity for a prior.", partial(LastLayer, rule=BLL))
+kind = Kind(
+    "NNGP (BLL)",
+    "As Rich-BLL, with a multiple of the identity for a prior; its τ² is chosen from the same ones.",
+    partial(LastLayer, rule=BLL),
+    rule=BLL,
+)

@@ -2,5 +2,6 @@
 
 from richbll_bench.bandits.agent import Kind
 from richbll_bench.bandits.neural import Neural
+from richbll_bench.bandits.training import Schedule
 
-kind = Kind("Greedy", "The same network and schedule, without draws.", Neural, cost=0.7)
+kind = Kind("Greedy", "The network of Rich-BLL, without draws.", Neural, cost=0.7, rule=Schedule())

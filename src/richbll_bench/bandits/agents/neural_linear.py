@@ -8,4 +8,10 @@ from richbll_bench.bandits.neural_linear import NeuralLinear, NeuralLinearRule
 
 _RULE = NeuralLinearRule(NoisePrior(shape=6.0, scale=6.0, precision=0.25))
 
-kind = Kind("NeuralLinear", "Riquelme et al. (2018): a₀ = b₀ = 6, λ = 0.25.", partial(NeuralLinear, rule=_RULE))
+kind = Kind(
+    "NeuralLinear",
+    "Riquelme et al. (2018): a₀ = b₀ = 6, λ = 0.25, on the last hidden layer; the network is conditioned on the action "
+    "and trained as for Rich-BLL.",
+    partial(NeuralLinear, rule=_RULE),
+    rule=_RULE,
+)

@@ -10,6 +10,7 @@ _RULE = NeuralLinearRule(NoisePrior(shape=12.0, scale=30.0, precision=23.0))
 
 kind = Kind(
     "NeuralLinear-MR",
-    "Riquelme et al. (2018), tuned on Mushroom: a₀ = 12, b₀ = 30, λ = 23.",
+    "The same with what was tuned on Mushroom: a₀ = 12, b₀ = 30, λ = 23.",
     partial(NeuralLinear, rule=_RULE),
+    rule=_RULE,
 )

@@ -6,6 +6,8 @@ for a subset X of k of the N rows, whose noise is made smaller by k/N, so that t
 the paper's. Every arm is drawn by itself.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -19,11 +21,11 @@ _MOST_ROWS = 256
 
 
 class SubsetNTKGP(Neural):
-    """Schedule and noise are those of the last-layer agents, but for what is local."""
+    """The schedule and the prior of the noise are those of the last-layer agents; the noise is the same everywhere."""
 
     def __init__(self, seed: int, num_features: int, num_arms: int) -> None:
         super().__init__(seed, num_features, num_arms, BASE.schedule)
-        self._noise = Noise(BASE.noise, num_arms)
+        self._noise = Noise(replace(BASE.noise, kind="inverse_gamma"), num_arms)
         self._kept: tuple[Rows, Tensor] | None = None  # X and the factor of its kernel
 
     def noticed(self, errors: Tensor, actions: Tensor) -> None:
@@ -61,4 +63,10 @@ def _diagonal(width: int, rows: Rows) -> Tensor:
     return (first + second).double() + rows.phi.square().sum(1)
 
 
-kind = Kind("NTK-GP on a subset", "256 rows, new in every phase; noise and schedule as Rich-BLL.", SubsetNTKGP, 1.2)
+kind = Kind(
+    "NTK-GP on a subset",
+    "256 rows, new in every phase; τ² = 1, every arm drawn by itself, inverse-gamma noise with the b₀ of Rich-BLL.",
+    SubsetNTKGP,
+    cost=1.2,
+    rule=BASE,
+)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from richbll_bench.bandits.agent import Kind
 from richbll_bench.bandits.neural import Neural
-from richbll_bench.bandits.training import Learner
+from richbll_bench.bandits.training import Learner, Schedule
 from richbll_bench.bandits.variational import Variational
 
 
@@ -38,7 +38,9 @@ class Vbll(Neural):
 kind = Kind(
     "VBLL",
     "Harrison et al. (2024): the objective, prior and first values of vbll 0.4's Regression on the action-conditioned "
-    "network; schedule as Rich-BLL, noise learned from 1 on.",
+    "network; trained as for Rich-BLL, where a new network takes over by the square of its mean; noise learned from 1 "
+    "on. Nothing of it was chosen on the wheel.",
     Vbll,
     cost=1.5,
+    rule=Schedule(),
 )
