@@ -131,8 +131,6 @@ def test_options_change_what_they_say() -> None:
     assert spread(prior_variance=0.01, enrich=False) < spread(prior_variance=0.01)
     assert spread(prior_variance=0.01, enrich=False, feature_scale=0.1) < spread(prior_variance=0.01, enrich=False)
     assert spread(prior_variance=0.01, ridge=1e3) < spread(prior_variance=0.01)
-    changed(made, prior_variance=None)
-    assert made._prior_variance != 1.0
     variance = float(made.buffer.rewards.var())
     root = changed(made, prior_variance=2.0, standardise=True, enrich=False)._root
     torch.testing.assert_close(root, changed(made, prior_variance=2.0 * variance, enrich=False)._root)
@@ -180,14 +178,28 @@ def test_neural_linear_draws_around_the_regression_of_its_features() -> None:
     assert bool(((draws.mean(0) - made.outputs(inputs[:3])).abs() < 5 * spread).all())
 
 
-def test_the_gaussian_process_of_the_gradients_against_the_dense_truth() -> None:
+def test_the_prior_variance_by_evidence() -> None:
+    """MacKay's step from τ² = 1: w'w / γ, with γ = r − tr (I + G)⁻¹ of the data term G."""
+    made = changed(agent(), prior_variance=None, enrich=False)
+    network = made.learner.network
+    phi, w = network.features(made.buffer.inputs).double(), network.last_weights.double()
+    G = phi.mT @ phi / made._noise.variances()[0]
+    gamma = 101 - torch.linalg.inv(torch.eye(101) + G).trace()
+    assert made._prior_variance == pytest.approx(float(w @ w / gamma), rel=1e-6)
+
+
+@pytest.mark.parametrize("most_rows", [256, 20])
+def test_the_gaussian_process_of_the_gradients_against_the_dense_truth(most_rows: int, monkeypatch) -> None:
+    monkeypatch.setattr("richbll_bench.bandits.agents.ntk_gp._MOST_ROWS", most_rows)
     made = agents.load("ntk_gp").make(0, 2, 3)
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(3))
     for start, stop in ((0, 9), (9, 40)):
         actions = made.act(x[start:stop])
         made.observe(x[start:stop], actions, x[start:stop, 0] + actions)
-    module = made.learner.network.as_module()
-    gp = fit_ntk_gp(module, made.buffer.inputs, noise_variance=float(made._noise.variances()[0]))
+    module, kept = made.learner.network.as_module(), made._kept[0].x
+    assert len(kept) == min(most_rows, 40)
+    noise = float(made._noise.variances()[0]) * len(kept) / 40  # so that these rows count as much as all
+    gp = fit_ntk_gp(module, kept, noise_variance=noise)
     inputs = with_every_action(x[:1].repeat(4000, 1), 3)
     found = made.draw(inputs).view(-1, 3).var(dim=0)
     torch.testing.assert_close(found, gp.variance(inputs[:3]), rtol=0.12, atol=1e-3)
