@@ -10,5 +10,5 @@ from richbll_bench.bandits.last_layer import LastLayerRule
 from richbll_bench.bandits.noise import NoiseRule
 
 BASE = LastLayerRule(prior_variance=10.0, noise=NoiseRule("local", scale=10_000.0))
-RICH_BLL = BASE
-BLL = replace(BASE, enrich=False)
+RICH_BLL = replace(BASE, prior_variance=3.0)
+BLL = replace(BASE, prior_variance=100.0, enrich=False)

@@ -92,3 +92,12 @@ def test_the_chosen_prior_variances_are_those_of_the_menu() -> None:
     assert menu == {1.0, 3.0, 10.0, 100.0}
     assert {RICH_BLL.prior_variance, BLL.prior_variance} <= menu
     assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance) == RICH_BLL  # and nothing else differs
+
+
+def test_the_prior_variances_are_the_best_on_record() -> None:
+    records = Records(Path(__file__).parents[3] / "records").read("wheel-why")
+    (table,) = wheel_why.experiment.tables(records)
+    names = ("base", "prior_1", "prior_3", "prior_100")
+    for rule, method in ((RICH_BLL, "rich_bll"), (BLL, "bll")):
+        best = min(names, key=lambda name: table.cell(name, f"{method}/mean").mean)
+        assert wheel_why.VARIANTS[best][1].prior_variance == rule.prior_variance
