@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from richbll import RichBLL
-from richbll.bandits import Replay, RollingNoise, ThompsonSampler, fit_network, with_action
+from richbll.bandits import LocalNoise, Replay, RollingNoise, ThompsonSampler, fit_network, with_action
 from richbll.errors import DataError, NonFiniteError, NotFittedError, OptionError, ShapeError
 
 QUICK = partial(fit_network, steps=5)
@@ -128,9 +128,14 @@ def test_contexts_of_any_shape_and_inputs_of_any_form() -> None:
     def encode(x, actions, count):
         return x, nn.functional.one_hot(actions, count).float()
 
-    sampler = ThompsonSampler(Two(), 2, encode=encode, train=QUICK)
-    sampler.observe(images, torch.arange(30) % 2, torch.randn(30))
-    assert sampler.expected(images).shape == (30, 2)
+    def by_name(x, actions, count):
+        return dict(zip(("x", "code"), encode(x, actions, count), strict=True))
+
+    for form in (encode, by_name):
+        for noise in (RollingNoise(), LocalNoise()):
+            sampler = ThompsonSampler(Two(), 2, encode=form, train=QUICK, noise=noise)
+            sampler.observe(images, torch.arange(30) % 2, torch.randn(30))
+            assert sampler.expected(images).shape == (30, 2)
 
 
 def test_draws_are_reproducible_and_new_each_time() -> None:
@@ -184,8 +189,59 @@ def test_rolling_noise(errors: list[float], prior: float) -> None:
     assert noise.variance == pytest.approx(max(sum(recent) / len(recent), 2 * prior / len(errors), 0.01))
 
 
+def local_noise(phi: torch.Tensor, residuals: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """exp(φβ), not above the largest square, at other features: by the normal equations."""
+    squares = residuals.square().clamp_min(1e-3)
+    G = phi.T @ phi
+    beta = torch.linalg.inv(G + 1e-3 * G.diag().mean() * torch.eye(len(G))) @ phi.T @ (squares.log() + 1.27)
+    return torch.minimum((at @ beta).exp(), squares.max())
+
+
+@pytest.mark.parametrize("make", [by_output, by_code])
+def test_draws_with_local_noise_have_the_literal_moments(make) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(3)
+        noise = LocalNoise(prior=3.0, floor=1e-3)
+        sampler = seen(make(noise=noise, enrich=False, prior_variance=4.0, subsample=None, every=60), 90)
+        replay, model = sampler.replay, sampler._rewards.model
+        x = torch.tensor([[0.3, -0.2]])
+        draws = sampler.draw(x.repeat(20_000, 1)).var(dim=0)
+        noisy = sampler._rewards.noise(sampler._posterior, x)
+        for action in range(3):
+            rows = replay.actions >= 0 if make is by_code else replay.actions == action
+            seen_x, at = replay.contexts[rows], x
+            if make is by_code:
+                seen_x, at = with_action(seen_x, replay.actions, 3), with_action(x, torch.tensor([action]), 3)
+            with torch.no_grad():
+                phi, phi_at = (torch.cat([model[:-1](z), torch.ones(len(z), 1)], dim=1) for z in (seen_x, at))
+                f = model(seen_x)[:, 0 if make is by_code else action]
+            residuals = replay.rewards[rows] - f
+            sigma2 = local_noise(phi, residuals, phi) + 2 * 3.0 / 90
+            covariance = torch.linalg.inv(phi.T @ (phi / sigma2[:, None]) + torch.eye(phi.shape[1]) / 4)
+            assert float(draws[action]) == pytest.approx(float(phi_at @ covariance @ phi_at.T), rel=0.05)
+            want = float(local_noise(phi, residuals, phi_at)) + 2 * 3.0 / 90
+            assert float(noisy[0, action]) == pytest.approx(want, rel=1e-6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_local_noise_is_large_where_rewards_scatter() -> None:
+    torch.manual_seed(0)
+    sampler = by_code(noise=LocalNoise(), every=400)
+    x, actions = torch.randn(400, 2), torch.arange(400) % 3
+    sampler.observe(x, actions, (1 + 9.0 * (actions == 2)) * torch.randn(400))
+    found = sampler._rewards.noise(sampler._posterior, torch.zeros(1, 2))[0]
+    assert float(found[2]) > 10 * float(found[:2].max())
+    sampler._observation_noise = True
+    spread = sampler.draw(torch.zeros(4000, 2)).var(dim=0)
+    assert float(spread[2]) > 10 * float(spread[:2].max())
+
+
 def test_what_is_refused() -> None:
     model = nn.Linear(2, 3)
+    with pytest.raises(OptionError, match="floor=0"):
+        LocalNoise(floor=0)
     with pytest.raises(OptionError, match="num_actions=1"):
         ThompsonSampler(model, 1)
     with pytest.raises(OptionError, match=r"restart=0\.5.*above 1"):

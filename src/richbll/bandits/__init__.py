@@ -5,9 +5,10 @@ action. `ThompsonSampler` keeps what was seen, trains the model on it, and draws
 """
 
 from richbll.bandits.inputs import with_action
+from richbll.bandits.local_noise import LocalNoise
 from richbll.bandits.noise import RollingNoise
 from richbll.bandits.replay import Replay
 from richbll.bandits.sampler import ThompsonSampler
 from richbll.bandits.training import fit_network
 
-__all__ = ["Replay", "RollingNoise", "ThompsonSampler", "fit_network", "with_action"]
+__all__ = ["LocalNoise", "Replay", "RollingNoise", "ThompsonSampler", "fit_network", "with_action"]

@@ -10,11 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from richbll.bandits.local_noise import LocalNoise
+from richbll.bandits.noise import RollingNoise
 from richbll.bandits.replay import Replay
 from richbll.errors import ShapeError
 from richbll.estimator import RichBLL
+from richbll.network.batches import map_tensors
 from richbll.precision import no_autocast
 
+_NOISE_ROWS = 4096  # to which a local noise is fitted at most
+
+Noise = RollingNoise | LocalNoise
 Encode = Callable[[Tensor, Tensor, int], Any]  # contexts (n, …), actions (n,), their number → inputs of the model
 
 
@@ -34,16 +40,24 @@ class ByCode:
             )
         return output.view(len(contexts))
 
-    def posterior(self, replay: Replay, options: dict[str, Any]) -> list[RichBLL]:
+    def posterior(self, replay: Replay, noise: Noise, options: dict[str, Any]) -> list[RichBLL]:
         """One, from all rows."""
         inputs = self._encode(replay.contexts, replay.actions, self.num_actions)
-        return [RichBLL(self.model, **options).fit([(inputs, None)])]
+        return [_posterior(self.model, inputs, replay.rewards, 0, noise, options)]
 
     def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
         """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
-        every = torch.arange(self.num_actions, device=contexts.device).repeat(len(contexts))
-        inputs = self._encode(contexts.repeat_interleave(self.num_actions, dim=0), every, self.num_actions)
+        inputs = self._every(contexts)
         return _drawn(posterior[0], inputs, self.num_actions, generator).view(len(contexts), self.num_actions)
+
+    def noise(self, posterior: list[RichBLL], contexts: Tensor) -> Tensor:
+        """σ² of every action's reward, as the posterior has it."""  # (n, A)
+        return _noise(posterior[0], self._every(contexts)).view(len(contexts), self.num_actions)
+
+    def _every(self, contexts: Tensor) -> Any:
+        """Every context with every action."""
+        actions = torch.arange(self.num_actions, device=contexts.device).repeat(len(contexts))
+        return self._encode(contexts.repeat_interleave(self.num_actions, dim=0), actions, self.num_actions)
 
 
 class ByOutput:
@@ -62,11 +76,13 @@ class ByOutput:
             )
         return output.gather(1, actions.unsqueeze(1)).squeeze(1)
 
-    def posterior(self, replay: Replay, options: dict[str, Any]) -> list[RichBLL]:
+    def posterior(self, replay: Replay, noise: Noise, options: dict[str, Any]) -> list[RichBLL]:
         """One for each action, from its own rows."""
         found = []
         for action in range(self.num_actions):
-            found.append(RichBLL(self.model, **options).fit([(replay.contexts[replay.actions == action], None)]))
+            rows = replay.actions == action
+            contexts, rewards = replay.contexts[rows], replay.rewards[rows]
+            found.append(_posterior(self.model, contexts, rewards, action, noise, options))
         return found
 
     def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -74,12 +90,46 @@ class ByOutput:
         columns = [_drawn(uq, contexts, 1, generator)[:, action] for action, uq in enumerate(posterior)]
         return torch.stack(columns, dim=1)
 
+    def noise(self, posterior: list[RichBLL], contexts: Tensor) -> Tensor:
+        """σ² of every action's reward, as the posterior has it."""  # (n, A)
+        return torch.stack([_noise(uq, contexts)[:, action] for action, uq in enumerate(posterior)], dim=1)
+
 
 def _called(model: nn.Module, inputs: Any) -> Tensor:
     """The model as `RichBLL` calls it: a tensor, a tuple of tensors, or a mapping by keyword."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _posterior(
+    model: nn.Module, inputs: Any, rewards: Tensor, output: int, noise: Noise, options: dict[str, Any]
+) -> RichBLL:
+    """Of the rows with these inputs and rewards, which are those of one output."""
+    data = [(inputs, None)]
+    if not isinstance(noise, LocalNoise):
+        return RichBLL(model, noise_variance=noise.variance, **options).fit(data)
+    plain = RichBLL(model, noise_variance=1.0, **(options | {"enrich": False, "basis": "last_layer"})).fit(data)
+    rows = torch.arange(0, len(rewards), -(-len(rewards) // _NOISE_ROWS), device=rewards.device)  # spread over time
+    phi, f = _features(plain, map_tensors(inputs, lambda tensor: tensor[rows]))
+    variance = noise.fitted(phi, rewards[rows] - f[:, output])
+
+    def at(*args: Any, **kwargs: Any) -> Tensor:
+        return variance(_features(plain, kwargs or (args[0] if len(args) == 1 else args))[0]).unsqueeze(1)
+
+    return RichBLL(model, noise_variance=at, **options).fit(data)
+
+
+def _features(uq: RichBLL, inputs: Any) -> tuple[Tensor, Tensor]:
+    """φ^r (n, r) and f (n, c)."""
+    a, f = uq._forward(inputs)
+    return uq._state.last_layer.features(a), f
+
+
+def _noise(uq: RichBLL, inputs: Any) -> Tensor:
+    """σ² at some inputs."""  # (n, c)
+    found = uq.predict(inputs)
+    return found.noise_variance.expand(found.epistemic_variance.shape)
 
 
 def _drawn(uq: RichBLL, inputs: Any, rows_per_group: int, generator: torch.Generator | None) -> Tensor:

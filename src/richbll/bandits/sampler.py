@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from richbll.bandits.noise import RollingNoise
 from richbll.bandits.replay import Replay
-from richbll.bandits.rewards import ByCode, ByOutput, Encode
+from richbll.bandits.rewards import ByCode, ByOutput, Encode, Noise
 from richbll.bandits.training import Predict, Train, fit_network
 from richbll.checks import non_negative, true_or_false, whole_number
 from richbll.errors import NotFittedError, OptionError
@@ -35,7 +35,7 @@ class ThompsonSampler:
         restart: with 1.5, the weights go back to where they were at first whenever there are 1.5 times the rows of the
             last time. A network that is trained on and on from its first few rewards can stay worse than a new one.
         first_pulls: how often each action is played before anything is drawn.
-        noise: σ² of the rewards; see `RollingNoise`, whose `prior` decides how long a sampler explores at least.
+        noise: σ² of the rewards: `RollingNoise` or `LocalNoise`, whose `prior` decides how long it explores at least.
         observation_noise: whether draws are rewards with their noise, and not their means.
         subsample: rows for the posterior, as `RichBLL` takes it; never fewer than features, and scaled to all rows.
         seed: of the draws.
@@ -64,7 +64,7 @@ class ThompsonSampler:
         growth: float = 0.02,
         restart: float | None = None,
         first_pulls: int = 3,
-        noise: RollingNoise | None = None,
+        noise: Noise | None = None,
         observation_noise: bool = False,
         subsample: int | float | str | None = 2048,
         seed: int = 0,
@@ -73,7 +73,9 @@ class ThompsonSampler:
         if restart is not None and non_negative("restart", restart) <= 1:
             raise OptionError(f"restart={restart!r}: must be above 1, the factor by which the data has grown, or None.")
         if "noise_variance" in options or "likelihood" in options:
-            raise OptionError("A sampler estimates the noise of numeric rewards itself: give noise=RollingNoise(…).")
+            raise OptionError(
+                "A sampler estimates the noise of numeric rewards itself: give noise=RollingNoise(…) or LocalNoise(…)."
+            )
         actions = whole_number("num_actions", num_actions, least=2)
         self._options = {"ridge": 1e-2, "progress": False, "subsample": subsample} | options
         RichBLL(model, noise_variance=1.0, **self._options)  # wrong options are told now
@@ -109,7 +111,7 @@ class ThompsonSampler:
         values = self._rewards.draws(posterior, contexts, generator)
         if self._observation_noise:
             extra = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            values = values + self.noise.variance**0.5 * extra.to(values)
+            values = values + self._rewards.noise(posterior, contexts).sqrt().to(values) * extra.to(values)
         return values
 
     def expected(self, contexts: Tensor) -> Tensor:
@@ -145,7 +147,7 @@ class ThompsonSampler:
             self._train(model, self._predict, replay.contexts, replay.actions, replay.rewards)
         finally:
             model.train(was_training)
-        self._posterior = self._rewards.posterior(replay, {**self._options, "noise_variance": self.noise.variance})
+        self._posterior = self._rewards.posterior(replay, self.noise, self._options)
         self._learned = len(replay)
         return self
 

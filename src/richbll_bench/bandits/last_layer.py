@@ -1,11 +1,8 @@
 """Thompson sampling with Rich-BLL or BLL: rewards are drawn from f + φ^rᵀV ε, the posterior of the last layer.
 
-Where the noise differs from place to place ("local"), its logarithm is a linear function of the features, fitted to the
-logarithms of squared residuals (Harvey 1976; log χ²₁ has the mean −1.27):
-
-    log σ²(x) = φ^r(x)ᵀβ,   β from log(residual²) + 1.27.
-
-The ring of the wheel, which no network fits sharply, then counts as noisy, and the inside does not.
+Where the noise differs from place to place ("local"), its logarithm is a linear function of the features, as in
+`richbll.bandits.LocalNoise`: the ring of the wheel, which no network fits sharply, then counts as noisy, and the inside
+does not.
 """
 
 import math
@@ -14,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from richbll.bandits.local_noise import log_variance_weights
 from richbll_bench.bandits.neural import Neural
 from richbll_bench.bandits.noise import Noise, NoiseRule
 from richbll_bench.bandits.posterior import gram, posterior_root, scaled, transform
@@ -21,7 +19,6 @@ from richbll_bench.bandits.training import Schedule
 from richbll_bench.errors import BanditError
 
 DRAWS = ("function", "arm")  # one function for all arms of a context, or every arm by itself
-_LOG_CHI2 = 1.27  # −E log χ²₁
 _SMALLEST = 1e-4  # squared residuals below are as good as this
 _LARGEST = 1e4  # σ²(x) above is as bad as this
 _NOISE_ROWS = 4096  # to which β is fitted
@@ -88,14 +85,11 @@ class LastLayer(Neural):
         return (phi @ self._beta).clamp_max(math.log(_LARGEST)).exp() + by_arm
 
     def _log_variance(self, rows: Tensor) -> Tensor:
-        """β by ridge regression."""  # (r,)
+        """β from the residuals at some rows."""  # (r,)
         network = self.learner.network
         phi = network.features(self.buffer.inputs[rows]).double()
         residuals = self.buffer.rewards[rows].double() - phi @ network.last_weights.double()
-        target = residuals.square().clamp_min(_SMALLEST).log() + _LOG_CHI2
-        plain = phi.mT @ phi
-        plain.diagonal().add_(1e-3 * float(plain.diagonal().mean()))
-        return torch.cholesky_solve((phi.mT @ target).unsqueeze(1), torch.linalg.cholesky(plain)).squeeze(1)
+        return log_variance_weights(phi, residuals.square().clamp_min(_SMALLEST))
 
     def _by_evidence(self, L: Tensor, gamma: float) -> float:
         """τ² = wᵀ(BᵀB)⁻¹w / γ, one step of the fixed point."""
