@@ -132,6 +132,35 @@ def test_a_missing_or_wrong_tensor_is_named(case, uq, path, name: str) -> None:
             load(path, case.model)
 
 
+def _scores(change):
+    return lambda tensors, _: tensors.update(calibration=change(tensors["calibration"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _scores(lambda scores: scores * torch.nan),
+        _scores(lambda scores: -scores),
+        _scores(lambda scores: scores.flip(0)),
+        _scores(lambda scores: scores.long()),
+        _scores(lambda scores: scores[:0]),
+        _scores(lambda scores: scores[:, 0].contiguous()),
+        lambda _, header: header.update(calibration=["lac", ""]),
+        lambda _, header: header["options"].update(likelihood="classification"),
+        lambda _, header: header["options"].update(subsample={"a": 1}),
+        lambda _, header: header["last_layer"].update(name="1"),
+        lambda _, header: header["last_layer"].update(has_bias=False),
+        lambda _, header: header.update(parameter_names=["zzz"]),
+    ],
+)
+def test_what_no_estimator_writes(case, uq, path, change) -> None:
+    uq.conformalize((case.train, torch.randn(60, 2))).save(path)
+    assert load(path, case.model)._calibration is not None
+    rewrite(path, change)
+    with pytest.raises(ArtifactError):
+        load(path, case.model)
+
+
 @pytest.mark.parametrize("field", ["last_layer", "num_rows", "ridge", "options", "architecture"])
 def test_malformed_header_fields(case, path, field: str) -> None:
     rewrite(path, **{field: None})

@@ -1,12 +1,14 @@
 """Classes, yes and no, and noise that depends on the input, against the dense truth."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from richbll import ClassPredictive, RichBLL, load
-from richbll.errors import DataError, NotFittedError, OptionError, RichBLLWarning
+from richbll.errors import DataError, NotFittedError, OptionError, RichBLLWarning, ShapeError
 from tests.cases import make
 from tests.reference import dense
 
@@ -130,6 +132,44 @@ def test_subsample_is_of_each_class_and_weighs_what_it_stands_for(case) -> None:
         np.testing.assert_allclose(got[:, k], want, rtol=1e-7)
     everything = variance(case, (case.train, labels), subsample=1000)
     np.testing.assert_allclose(everything, variance(case, (case.train, labels)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("subsample", [1, 0.02])
+def test_a_subsample_is_never_smaller_than_the_number_of_features(case, subsample) -> None:
+    """Also where some classes have fewer rows than their share of these."""
+    r = RichBLL(case.model, "classification").fit(case.train)._fitted.last_layer.num_features
+    labels = torch.cat([torch.zeros(56), torch.ones(2), torch.full((2,), 2)]).long()[torch.randperm(60)]
+    for size in (60, 7):
+        data = list(zip(case.train.split(size), labels.split(size), strict=True))
+        assert RichBLL(case.model, "classification", subsample=subsample).fit(data).subsample_size == r
+
+
+def test_true_and_false_are_labels_everywhere(case) -> None:
+    x, y = case.train, case.train[:, 0] > 0
+    one, many = (nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, c)).double() for c in (1, 3))
+    for model, likelihood, labels in [
+        (one, "binary", y),
+        (many, "multilabel", case.train[:, :3] > 0),
+        (many, "classification", y),
+        (many, "classification", torch.nn.functional.one_hot(y.long(), 3).bool()),
+    ]:
+        uq = RichBLL(model, likelihood).fit((x, labels))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            uq.tune((x, labels))
+        if labels.shape != (60, 3) or likelihood == "multilabel":
+            torch.testing.assert_close(uq.predict(x).log_prob(labels), uq.predict(x).log_prob(labels.long()))
+    pred = RichBLL(one, noise_variance=1.0).fit((x, y)).predict(x)
+    torch.testing.assert_close(pred.log_prob(y), pred.log_prob(y.double()))
+
+
+@pytest.mark.parametrize("wrap", [list, np.array, torch.tensor])
+def test_scales_of_classes_in_any_wrapping(case, labels, wrap) -> None:
+    scale = wrap([1.0, 2.0, 3.0])
+    few = RichBLL(case.model, "classification", prior_variance=scale).fit((case.train[:6], labels[:6]))
+    assert few.prior_variance.tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(ShapeError, match="1 posterior, of one output or shared by all: give one number"):
+        RichBLL(case.model, "classification", class_posterior="shared", prior_variance=scale).fit((case.train, labels))
 
 
 @pytest.mark.parametrize("curvature", ["gaussian", "ggn"])

@@ -127,7 +127,9 @@ def test_bad_options(case, options, reason) -> None:
 
 
 def test_scales_of_the_wrong_number(case) -> None:
-    with pytest.raises(ShapeError, match=r"noise_variance has shape \(3,\) but the model has 2"):
+    with pytest.raises(
+        ShapeError, match=r"noise_variance has shape \(3,\), but there are 2 posteriors, one per output"
+    ):
         variance(case, noise_variance=[1.0, 2.0, 3.0])
 
 

@@ -336,3 +336,17 @@ def test_without_typer(monkeypatch, capsys) -> None:
         main(["merge"])
     assert exit_.value.code == 1
     assert "pip install 'richbll[cli]'" in capsys.readouterr().err
+
+
+def test_a_command_whose_extra_is_missing_says_so_and_the_others_run(monkeypatch, capsys, tmp_path) -> None:
+    for name in [name for name in sys.modules if name.startswith("richbll_bench.report") or name == "jinja2"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "richbll_bench.commands.report", raising=False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", "--records", str(tmp_path)])
+    assert stopped.value.code == 1
+    assert "richbll report needs jinja2: pip install 'richbll[bench]'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["merge", str(tmp_path / "a"), "--out", str(tmp_path / "b")])
+    assert "no such file" in capsys.readouterr().err

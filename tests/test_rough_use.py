@@ -16,6 +16,7 @@ from richbll.errors import (
     LastLayerError,
     MemoryBudgetError,
     ModelError,
+    NonFiniteError,
     OptionError,
     RichBLLWarning,
 )
@@ -423,3 +424,49 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 256 * 1.3  # C alone, unsplit, would take 560 MiB
+
+
+@pytest.mark.parametrize("enrich", [True, False])
+def test_one_row_with_an_output_near_zero_is_no_reason_to_refuse(enrich: bool) -> None:
+    """A sum of terms that cancel has their rounding, and one row alone shows no variation to compare it with."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 1)), torch.randn(30, 4)
+    for row in x.split(1):
+        with torch.no_grad():
+            model[2].bias -= model(row)[0]
+        uq = RichBLL(model, noise_variance=0.1, enrich=enrich, ridge=0.1).fit([x, row])
+        assert uq.update((row, torch.zeros(1))).num_data == 32
+
+
+def test_numbers_of_numpy_can_be_saved(tmp_path) -> None:
+    for subsample in (np.int64(30), np.float32(0.5)):
+        uq = RichBLL(mlp(), noise_variance=1.0, subsample=subsample).fit(X)
+        uq.save(tmp_path / "uq.safetensors")
+    with pytest.raises(OptionError, match="a fraction must lie"):
+        RichBLL(mlp(), subsample=1.5)
+
+
+def test_rows_of_a_subsample_are_named_by_their_batches() -> None:
+    batches = [torch.randn(10, 3) for _ in range(9)]
+    batches[7][4] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"rows drawn from batch \d+ to \d+"):
+        RichBLL(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), noise_variance=1.0, subsample=89).fit(
+            batches
+        )
+
+
+def test_a_calibration_that_fails_names_the_batch_and_loses_nothing() -> None:
+    x = torch.randn(60, 3)
+    uq = RichBLL(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), noise_variance=1.0).fit(x)
+    uq.conformalize((x, torch.randn(60)))
+    before = uq.predict(x).interval(0.9)
+    bad = x[:10].clone()
+    bad[7] = torch.nan
+    with pytest.raises(NonFiniteError, match="batch 1"):
+        uq.conformalize([(x[:10], torch.randn(10)), (bad, torch.randn(10))])
+    assert all(map(torch.equal, uq.predict(x).interval(0.9), before))
+
+
+def test_no_module_is_no_model(tmp_path) -> None:
+    with pytest.raises(ModelError, match="not str"):
+        load(tmp_path / "none.safetensors", "model")

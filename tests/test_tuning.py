@@ -45,6 +45,31 @@ def test_nll_beats_every_point_of_a_grid_on_the_validation_data(problem) -> None
             assert bool((nll(uq, val) >= best - 1e-5).all())
 
 
+@pytest.mark.filterwarnings("ignore:.*prior_variance")
+def test_with_a_noise_function_the_prior_alone_is_chosen(problem) -> None:
+    model, train, val, _ = problem
+
+    def noise(x):
+        return 0.05 + torch.stack([x[:, 0] ** 2, x[:, 1].abs()], dim=1)
+
+    uq = RichBLL(model, noise_variance=noise).fit(train, val=val)
+    torch.testing.assert_close(uq.predict(val[0]).noise_variance, noise(val[0]).to(uq.predict(val[0]).mean))
+    best, tuned = nll(uq, val).sum(), uq.prior_variance
+    for factor in (1e-3, 0.1, 0.7, 1.4, 10, 1e3):
+        uq.prior_variance = factor * tuned
+        assert float(nll(uq, val).sum()) >= float(best) - 1e-5
+
+
+def test_features_that_are_zero_say_nothing_about_the_prior() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3, bias=False))
+    nn.init.constant_(model[0].bias, -1e6)
+    x, y = torch.randn(30, 3), torch.arange(30) % 3
+    uq = RichBLL(model, "classification").fit((x, y))
+    with pytest.raises(DataError, match="All features are zero"):
+        uq.tune((x, y))
+    assert bool((uq.prior_variance == 1).all())
+
+
 def test_mse_is_the_papers(problem) -> None:
     model, train, val, _ = problem
     uq = RichBLL(model, noise_variance=3.0, prior_variance=2.0).fit(train).tune(val, method="mse")
@@ -118,7 +143,7 @@ def test_misuse(problem) -> None:
     with pytest.raises(MemoryBudgetError, match="validation points take"):
         RichBLL(model, noise_variance=1.0, memory_budget="50kB").fit(train).tune(val)
     with pytest.raises(OptionError, match="function of x already"):
-        RichBLL(model, noise_variance=lambda x: torch.ones(len(x), 2)).fit(train).tune(val)
+        RichBLL(model, noise_variance=lambda x: torch.ones(len(x), 2)).fit(train).tune(val, method="mse")
     with pytest.raises(OptionError, match="takes no data"):
         uq.tune(val, method="evidence")
     with pytest.raises(OptionError, match="tune before updating"):

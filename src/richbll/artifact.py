@@ -148,6 +148,7 @@ def read_saved(path: str | os.PathLike[str], device: str | torch.device) -> Save
         raise ArtifactError(f"{path}: the fingerprint of the architecture is missing.")
     _check_shapes(path, fitted)
     _check_ranges(path, fitted)
+    _check_calibration(path, saved)
     return saved
 
 
@@ -236,6 +237,34 @@ def _check_layers(path: str | os.PathLike[str], fitted: Fitted, model: nn.Module
     missing = {layer.name, *(tap.name for tap in layer.taps)} - dict(model.named_modules()).keys()
     if missing:
         raise ArtifactError(f"{path}: malformed, as the model has no module named {', '.join(sorted(missing))}.")
+    unknown = set(fitted.parameter_names) - dict(model.named_parameters(remove_duplicate=False)).keys()
+    if unknown:
+        raise ArtifactError(f"{path}: malformed, as the model has no parameter named {', '.join(sorted(unknown))}.")
+    weight, bias = (getattr(model.get_submodule(layer.name), name, None) for name in ("weight", "bias"))
+    shape = tuple(weight.shape) if isinstance(weight, Tensor) else None
+    if shape != (layer.num_outputs, layer.num_inputs) or isinstance(bias, Tensor) != layer.has_bias:
+        raise ArtifactError(
+            f"{path}: malformed, as the weight of {layer.name!r} has shape {shape} here and not "
+            f"{(layer.num_outputs, layer.num_inputs)}, or as only one of both has a bias."
+        )
+
+
+def _check_calibration(path: str | os.PathLike[str], saved: Saved) -> None:
+    """Scores that `conformalize` can have left."""
+    if saved.calibration is None:
+        return
+    kind, scores = saved.calibration.kind, saved.calibration.sorted_scores
+    likelihood, c = saved.options.get("likelihood"), saved.fitted.last_layer.num_outputs
+    kinds = {"regression": ("interval",), "classification": ("lac", "aps")}.get(str(likelihood), ())
+    is_right = scores.dtype == torch.float64 and len(scores) > 0
+    is_right &= tuple(scores.shape[1:]) == ((c,) if kind == "interval" else ())
+    if kind not in kinds or not is_right or not bool((scores >= 0).all() & (scores.diff(dim=0) >= 0).all()):
+        raise ArtifactError(
+            f"{path}: malformed, as calibration scores of {likelihood} must be float64, sorted and not negative; these "
+            f"are {kind!r} of shape {tuple(scores.shape)} and {scores.dtype}."
+        )
+    if not bool(torch.isfinite(scores).all()):
+        raise ArtifactError(f"{path}: the calibration holds NaN or Inf.")
 
 
 def _check_ranges(path: str | os.PathLike[str], fitted: Fitted) -> None:

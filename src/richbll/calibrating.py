@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from richbll.errors import DataError, OptionError
+from richbll.errors import DataError, NonFiniteError, OptionError
 from richbll.fitted import Fitted
 from richbll.fitting import device_of
 from richbll.likelihoods.categorical import class_of, label_log_probs
@@ -18,7 +18,7 @@ from richbll.options import Options
 from richbll.precision import in_float64
 from richbll.predictive import ClassPredictive
 from richbll.tuning.evidence import log_evidence, tune_by_evidence
-from richbll.tuning.labels import tune_by_label_nll
+from richbll.tuning.prior_scale import tune_prior_by_nll
 from richbll.tuning.reading import Validation, read_validation
 from richbll.tuning.validation import Scales, tune_by_mse, tune_by_nll
 
@@ -35,8 +35,8 @@ def tuned(model: nn.Module, data: Any, fitted: Fitted, options: Options, method:
             raise DataError(f'tune(method="{method}") needs held-out data; without any there is method="evidence".')
         if fitted.pull is not None:
             raise OptionError("After update() with targets the mean depends on the scales: tune before updating.")
-        if options.noise_function is not None:
-            raise OptionError("The noise is a function of x already: tune has no noise to choose.")
+        if options.noise_function is not None and method == "mse":
+            raise OptionError('method="mse" chooses the noise, which is a function of x already: take "nll".')
         network = _network(model, fitted, options)
         validation = read_validation(network, data, fitted, options.memory, options.progress)
         scales = _scales(validation, fitted, options, method)
@@ -52,6 +52,15 @@ def _scales(validation: Validation, fitted: Fitted, options: Options, method: st
         errors_sq = (validation.targets.reshape(mean.shape) - mean).square()
         if method == "mse":
             return tune_by_mse(errors_sq, fitted.prior_variance)
+        if validation.weights is not None:
+            noise = validation.weights.reciprocal()  # (n, c) σ²(x)
+
+            def gaussian_nll(variances: Tensor) -> Tensor:
+                return torch.stack([(errors_sq / v + v.log()).mean() / 2 for v in variances + noise])
+
+            return tune_prior_by_nll(
+                validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, gaussian_nll
+            )
         return tune_by_nll(validation.squares, fitted.posterior.eigenvalues, errors_sq)
     if method == "mse":
         raise OptionError('method="mse" is for regression; classes are tuned by "nll".')
@@ -65,7 +74,7 @@ def _scales(validation: Validation, fitted: Fitted, options: Options, method: st
         preds = [ClassPredictive(f.to(v), v.expand(f.shape), exclusive=False) for v in variances]
         return torch.stack([-pred.log_prob(y).mean() for pred in preds])
 
-    return tune_by_label_nll(validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, nll)
+    return tune_prior_by_nll(validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, nll)
 
 
 def evidence(model: nn.Module, fitted: Fitted, options: Options) -> Tensor:
@@ -109,7 +118,11 @@ def calibrated(
     for batch in Stream(data, device_of(model), options.progress).batches("calibration"):
         if batch.targets is None:
             raise DataError(f"{batch.where} has no targets: calibration needs them.")
-        pred = predict(batch.kwargs or batch.args)
+        try:
+            pred = predict(batch.kwargs or batch.args)
+        except NonFiniteError:
+            network.features(batch)  # names the batch
+            raise
         if options.is_regression:
             network.reader.read(batch, pred.mean)  # checks the targets
             means.append(pred.mean)

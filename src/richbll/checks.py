@@ -68,12 +68,16 @@ def positive_per_output(name: str, value: object, num_outputs: int) -> Tensor:
         raise OptionError(f"{name}={value!r}: must be a positive number, or one per output.") from error
     if given.ndim > 1 or (given.ndim == 1 and given.numel() not in (1, num_outputs)):
         raise ShapeError(
-            f"{name} has shape {tuple(given.shape)} but the model has {num_outputs} output(s): "
-            f"give one number, or {num_outputs}."
+            f"{name} has shape {tuple(given.shape)}, but there {_posteriors(num_outputs)}: give one number"
+            f"{f', or {num_outputs}' if num_outputs > 1 else ''}."
         )
     if not bool(torch.isfinite(given).all()) or bool((given <= 0).any()):
         raise OptionError(f"{name}={value!r}: must be positive and finite.")
     return given.expand(num_outputs).clone()
+
+
+def _posteriors(count: int) -> str:
+    return "is 1 posterior, of one output or shared by all" if count == 1 else f"are {count} posteriors, one per output"
 
 
 def non_negative(name: str, value: object) -> float:

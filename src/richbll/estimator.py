@@ -189,7 +189,6 @@ class RichBLL(PosteriorHolder):
             >>> uq = RichBLL(model, noise_variance=0.5).fit(x[:100]).conformalize((x[100:], torch.randn(100)))
             >>> lower, upper = uq.predict(x).interval(0.9)
         """
-        self._calibration = None
         predict = partial(self.predict, **options)
         self._calibration = calibrating.calibrated(self._model, data, self._state, self._options, predict, score)
         return self

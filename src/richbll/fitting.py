@@ -1,6 +1,5 @@
 """From a model, its data and the options to a fitted posterior."""
 
-import math
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -163,10 +162,8 @@ def _source(stream: Stream, network: Network, options: Options) -> Source:
         if not stream.can_be_reread:
             return stream
         subsample = _advised(stream, network, options)
-    if options.likelihood != "classification":
-        return hold_rows(stream, subsample, r, options.seed, memory)
-    least = math.ceil(r / network.last_layer.num_outputs)
-    return hold_rows(stream, subsample, least, options.seed, memory, strata=lambda b: _classes(network, b))
+    strata = (lambda b: _classes(network, b)) if options.likelihood == "classification" else None
+    return hold_rows(stream, subsample, r, options.seed, memory, strata)
 
 
 def _advised(stream: Stream, network: Network, options: Options) -> int:

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from richbll.checks import non_negative, number_of_bytes, one_of, true_or_false, whole_number
+from richbll.core.subsample import subsample_size
 from richbll.errors import OptionError
 from richbll.likelihoods.bernoulli import Bernoulli
 from richbll.likelihoods.categorical import Categorical
@@ -136,6 +140,10 @@ def checked_options(
         one_of("solver", solver, ("auto", *solver_names()))
     if isinstance(others["subsample"], str):
         one_of("subsample", others["subsample"], ("auto",))
+    elif others["subsample"] is not None:
+        subsample_size(others["subsample"], num_data=1, least=1)
+        number = others["subsample"]
+        others["subsample"] = int(number) if isinstance(number, Integral) else float(number)
     if curvature == "ggn" and likelihood == "regression":
         raise OptionError('curvature="ggn" is for classes; regression has Gaussian curvature by itself.')
     if callable(noise_variance) and likelihood != "regression":
@@ -144,6 +152,7 @@ def checked_options(
         raise OptionError(f"parameters={parameters!r}: must be a function of a parameter's name, or None.")
     if not isinstance(solver, str) and not callable(solver):
         raise OptionError(f"solver={solver!r}: must be a name, or a function like those in richbll.solvers.")
+    noise_variance, others["prior_variance"] = _one_each(noise_variance), _one_each(others["prior_variance"])
     if progress is not None:
         true_or_false("progress", progress)
     return Options(
@@ -162,3 +171,11 @@ def checked_options(
         progress=progress,
         **others,
     )
+
+
+def _one_each(scale: Any) -> Any:
+    """A list or an array of numbers as a tensor; all else as it is, to be looked at when the outputs are known."""
+    try:
+        return torch.as_tensor(scale, dtype=torch.float64) if isinstance(scale, list | tuple | np.ndarray) else scale
+    except (TypeError, ValueError, RuntimeError):
+        return scale

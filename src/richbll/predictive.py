@@ -67,6 +67,7 @@ class RegressionPredictive:
         """Log-density of targets, summed over outputs."""  # (n,)
         if y.numel() != self.mean.numel() or len(y) != len(self.mean):
             raise ShapeError(f"Targets have shape {tuple(y.shape)}, predictions {tuple(self.mean.shape)}.")
+        y = y.to(torch.promote_types(y.dtype, self.mean.dtype))  # of whole numbers, and of True and False, too
         return log_density(y.reshape(self.mean.shape).to(self.mean.device), self.mean, self.variance)
 
 
@@ -157,7 +158,12 @@ class ClassPredictive:
 
     def variance_of(self, classes: Tensor) -> Tensor:
         """The logit variance of one class per example, for instance the true one, (n,)."""
-        classes = classes.reshape(-1, 1).to(self.logit_variance.device)
+        n, C = self.logits.shape
+        if classes.numel() != n:
+            raise ShapeError(f"Classes have shape {tuple(classes.shape)} for {n} predictions.")
+        if n and not 0 <= int(classes.min()) <= int(classes.max()) < C:
+            raise DataError(f"Classes must be whole numbers from 0 to {C - 1}.")
+        classes = classes.reshape(-1, 1).long().to(self.logit_variance.device)
         return self.logit_variance.gather(1, classes).squeeze(1)
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -166,6 +172,7 @@ class ClassPredictive:
         if len(y) != n or y.numel() != (n if self.exclusive else n * C):
             raise ShapeError(f"Labels have shape {tuple(y.shape)} for {n} predictions of {C} outputs.")
         labels = y.reshape(n, 1 if self.exclusive else C).to(self.logits.device)
+        labels = labels.long() if labels.dtype == torch.bool else labels
         most = C - 1 if self.exclusive else 1
         if bool(((labels < 0) | (labels > most) | (labels != labels.round())).any()):
             raise DataError(f"Labels must be whole numbers from 0 to {most}.")

@@ -242,6 +242,8 @@ def test_what_is_refused() -> None:
     model = nn.Linear(2, 3)
     with pytest.raises(OptionError, match="floor=0"):
         LocalNoise(floor=0)
+    with pytest.raises(OptionError, match=r"noise=0\.1: must be a RollingNoise"):
+        ThompsonSampler(model, 3, noise=0.1)
     with pytest.raises(OptionError, match="num_actions=1"):
         ThompsonSampler(model, 1)
     with pytest.raises(OptionError, match=r"restart=0\.5.*above 1"):
@@ -263,6 +265,7 @@ def test_rows_that_are_refused_leave_nothing_behind() -> None:
     x = torch.randn(3, 2)
     with pytest.raises(DataError, match="Nothing was observed"):
         _ = replay.contexts
+    replay.add(x[:0], torch.tensor([], dtype=torch.long), torch.zeros(0))
     replay.add(x, torch.tensor([0, 1, 0]), torch.zeros(3))
     with pytest.raises(ShapeError, match=r"3 contexts need actions and rewards of shape \(3,\)"):
         replay.add(x, torch.tensor([0, 1]), torch.zeros(3))

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 from typer.testing import CliRunner
 
-from richbll.cli.main import application
+from richbll.cli.main import application, main
 from richbll_bench import experiments
 from richbll_bench.errors import TableError, UnknownExperimentError
 from richbll_bench.experiment import Experiment, Figure
@@ -294,3 +294,12 @@ def test_in_a_browser(records: Records, tmp_path: Path) -> None:
             [[NASTY[:5], "five", "four", "three", "two"], ["ascending", "none", "none"]],
         ]
     )
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", "--records", str(tmp_path / "none"), "--out", str(out)])
+    assert stopped.value.code == 1
+    assert "There is no folder" in capsys.readouterr().err
+    assert not out.exists()

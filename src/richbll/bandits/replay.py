@@ -28,6 +28,8 @@ class Replay:
     def add(self, contexts: Tensor, actions: Tensor, rewards: Tensor) -> None:
         """Keep n more rows; wrong ones are refused, and nothing is kept of them."""
         actions, rewards = self._checked(contexts, actions, rewards)
+        if not len(actions):
+            return
         new = (contexts.detach(), actions, rewards)
         if self._kept is None:
             self._kept = (new[0].clone(), actions.clone(), rewards.clone())

@@ -76,6 +76,8 @@ class ThompsonSampler:
             raise OptionError(
                 "A sampler estimates the noise of numeric rewards itself: give noise=RollingNoise(…) or LocalNoise(…)."
             )
+        if noise is not None and not isinstance(noise, Noise):
+            raise OptionError(f"noise={noise!r}: must be a RollingNoise(…) or a LocalNoise(…).")
         actions = whole_number("num_actions", num_actions, least=2)
         self._options = {"ridge": 1e-2, "progress": False, "subsample": subsample} | options
         RichBLL(model, noise_variance=1.0, **self._options)  # wrong options are told now

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from richbll import cli
@@ -46,12 +47,24 @@ def application() -> Any:
     for module in pkgutil.iter_modules(cli.__path__):
         if module.name != "main":
             found = importlib.import_module(f"{cli.__name__}.{module.name}")
-            if hasattr(found, "group"):
-                app.add_typer(found.group(), name=module.name)
-            else:
-                command = found.make() if hasattr(found, "make") else found.command
-                app.command(module.name)(command)
+            try:
+                if hasattr(found, "group"):
+                    app.add_typer(found.group(), name=module.name)
+                else:
+                    command = found.make() if hasattr(found, "make") else found.command
+                    app.command(module.name)(command)
+            except ModuleNotFoundError as error:  # of an extra that the other commands do without
+                anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+                app.command(module.name, context_settings=anything)(_unavailable(module.name, str(error.name)))
     return app
+
+
+def _unavailable(name: str, needed: str) -> Callable[[], None]:
+    def command() -> None:
+        raise RichBLLError(f"richbll {name} needs {needed}: pip install 'richbll[bench]'")
+
+    command.__doc__ = f"Needs {needed}: pip install 'richbll[bench]'."
+    return command
 
 
 def _told(message: str) -> int:

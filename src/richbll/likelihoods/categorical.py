@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from richbll.checks import finite_rows
 from richbll.errors import DataError
 from richbll.likelihoods.draws import Part, drawn, log_mean_exp, normal_numbers
 from richbll.network.batches import Batch
@@ -51,7 +52,8 @@ def class_of(batch: Batch, f: Tensor) -> Tensor:
     if y is None:
         return f.argmax(dim=1)
     if y.shape == f.shape and f.shape[1] > 1:  # one-hot or soft labels
-        y = y.argmax(dim=1)
+        finite_rows("labels", batch.where, y)
+        y = y.argmax(dim=1) if y.dtype != torch.bool else y.long().argmax(dim=1)
     whole = y.reshape(-1).to(torch.int64)
     if len(whole) != len(f) or bool((whole != y.reshape(-1)).any()):
         raise DataError(

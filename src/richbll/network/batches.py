@@ -50,10 +50,14 @@ class Batch:
     start: int = 0  # number of its first row in the stream
     row_weights: Tensor | None = None  # (n,) for rows that do not all stand for equally many examples
     parts: tuple["Batch", ...] = ()  # the batches that it was joined from
+    picked_from: tuple[int, int] | None = None  # first and last number of the batches that its rows were drawn from
 
     @property
     def where(self) -> str:
         """Its address, for messages."""
+        if self.picked_from is not None:
+            first, last = self.picked_from[0], (self.parts or (self,))[-1].picked_from or self.picked_from
+            return f"the rows drawn from batch {first}" + (f" to {last[1]}" if last[1] > first else "")
         number = f"batches {self.index} to {self.parts[-1].index}" if self.parts else f"batch {self.index}"
         return f"{number} (rows {self.start} to {self.start + self.size - 1})"
 

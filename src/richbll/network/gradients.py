@@ -86,7 +86,7 @@ class ExampleGradients:
         for start in range(0, batch.size, num_rows):
             rows = slice(start, min(start + num_rows, batch.size))
             chosen = _every_output(f[rows]) if columns is None else columns[rows].unsqueeze(1)
-            gradients = self._read(batch, rows, f[rows], chosen, names)
+            gradients = self._read(batch, rows, f, chosen, names)
             flat = {name: g.reshape(*g.shape[:2], -1) for name, g in gradients.items()}
             pieces = [flat[piece.name][..., piece.start : piece.stop] for piece in block]
             phi_m = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
@@ -97,17 +97,18 @@ class ExampleGradients:
         if self.vectorised:
             try:
                 gradients, seen = self._all_at_once(batch, rows, columns, names)
-                if same_outputs(seen, f, self._precision) and self._is_proved(batch, rows, columns, gradients):
+                is_same = same_outputs(seen, f[rows], self._precision, among=f)
+                if is_same and self._is_proved(batch, rows, columns, gradients):
                     return gradients
             except Exception:
                 pass  # whatever torch.func cannot do, the loop below can, or it raises the model's own error
             self.vectorised = False
         gradients, seen = self._one_by_one(batch, rows, columns, names)
         self._warn_of_silence(names)
-        if not same_outputs(seen, f, self._precision):
+        if not same_outputs(seen, f[rows], self._precision, among=f):
             raise ModelError(
                 f"In {batch.where} the model's output for an example depends on the other examples of its batch "
-                f"(by up to {(seen - f).abs().max().item():.3g}), so an example has no gradient of its own. "
+                f"(by up to {(seen - f[rows]).abs().max().item():.3g}), so an example has no gradient of its own. "
                 "BatchNorm with track_running_stats=False, state that is kept between calls and randomness in eval "
                 "mode do this, and so does a mean over padded positions of nn.TransformerEncoder, whose fast path sets "
                 "them to zero in eval mode (take the mean over the others)."

@@ -64,8 +64,9 @@ def hold_rows(
 ) -> HeldRows:
     """The k rows with the smallest hash(seed, index), of each stratum where there are strata, in one pass.
 
-    k is never below `least`. At most about twice the rows that are kept are in memory. With strata, the k_c rows kept
-    of N_c weigh N_c/k_c, relative to the N/k of all. Several processes draw from the rows of all.
+    Together they are never fewer than `least`: k grows until there are so many, or all. At most about twice the rows
+    that are kept are in memory. With strata, the k_c rows kept of N_c weigh N_c/k_c, relative to the N/k of all.
+    Several processes draw from the rows of all.
     """
     groups_of = strata or (lambda batch: torch.zeros(batch.size, dtype=torch.int64))
     counts, ranks = None, stream.ranks
@@ -74,28 +75,29 @@ def hold_rows(
             counts = _counted(groups_of(batch) for batch in stream.batches("counting"))
         counts = _added(counts or Counter(), ranks)
 
-    def size_of(group: int) -> int:
-        return subsample_size(subsample, None if counts is None else counts[group], least)
-
     held: list[_Part] = []
     seen: Counter[int] = Counter()
+
+    def sizes() -> Callable[[int], int]:
+        """k of a stratum, given what was seen so far; of more rows it is lower, or the same."""
+        level = _level(seen, least)
+        return lambda group: subsample_size(subsample, None if counts is None else counts[group], level)
+
     with ranks.together("subsampling"):
-        num_held = num_kept = 0
+        num_held = 0
         for batch in stream.batches("subsampling"):
             groups = groups_of(batch).cpu()
-            for group, count in _counted([groups]).items():
-                size = size_of(group)
-                num_kept += min(seen[group] + count, size) - min(seen[group], size)
-                seen[group] += count
+            seen.update(_counted([groups]))
             held.append(_Part(_keys(seed, stream.numbers(batch)), groups.numpy(), batch))
             num_held += batch.size
             _check_size(held, 2 * most_bytes)
-            if num_held > 2 * num_kept:
+            size_of = sizes()
+            if num_held > 2 * sum(min(count, size_of(group)) for group, count in seen.items()):
                 held = _pruned(held, size_of)
                 num_held = _check_size(held, most_bytes)
-        held = _pruned(held, size_of)
+        held = _pruned(held, sizes())
     seen = _added(seen, ranks)
-    held = _pruned_by_all(held, size_of, ranks)
+    held = _pruned_by_all(held, sizes(), ranks)
     with ranks.together("holding a subsample"):
         _check_size(held, most_bytes)
     batches, num_data = [part.batch for part in held], sum(seen.values())
@@ -108,6 +110,16 @@ def hold_rows(
 
 def _keys(seed: int, numbers: range) -> NDArray[np.uint64]:
     return row_keys(seed, numbers.start, len(numbers) * numbers.step)[:: numbers.step]
+
+
+def _level(counts: Counter[int], least: int) -> int:
+    """The smallest q with Σ min(N_c, q) ≥ `least`, or the largest N_c where there are not so many rows at all."""
+    left, rest = least, len(counts)
+    for count in sorted(counts.values()):
+        if count * rest >= left:
+            return -(-left // rest)
+        left, rest = left - count, rest - 1
+    return max(counts.values(), default=1)
 
 
 def _added(counts: Counter[int], ranks: Ranks) -> Counter[int]:
@@ -188,12 +200,13 @@ def _joined(batches: list[Batch], most_rows: int = 256) -> list[Batch]:
     """Merge small neighbouring batches of equal form: a few rows of each are slow to run one by one."""
     joined: list[Batch] = []
     for batch in batches:
+        batch = replace(batch, picked_from=(batch.index, batch.index))
         last = joined[-1] if joined else None
         if last is not None and last.size + batch.size <= most_rows and _form(last) == _form(batch):
             joined[-1] = _followed_by(last, batch)
         else:
             joined.append(batch)
-    return [replace(batch, index=index) for index, batch in enumerate(joined)]
+    return joined
 
 
 def _followed_by(first: Batch, second: Batch) -> Batch:
@@ -204,8 +217,9 @@ def _followed_by(first: Batch, second: Batch) -> Batch:
 
     parts = map_tensors((first.args, first.kwargs, first.targets, first.row_weights), extended)
     args, kwargs, targets, row_weights = parts
-    size = first.size + second.size
-    return replace(first, args=args, kwargs=kwargs, targets=targets, row_weights=row_weights, size=size)
+    size, drawn = first.size + second.size, ((first.picked_from or (0, 0))[0], second.index)
+    whole = replace(first, args=args, kwargs=kwargs, targets=targets, row_weights=row_weights, size=size)
+    return replace(whole, picked_from=drawn)
 
 
 def _form(batch: Batch) -> object:

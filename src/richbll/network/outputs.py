@@ -41,16 +41,22 @@ def same_up_to_rounding(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
     return _largest(a - b) <= torch.finfo(dtype).eps ** 0.5 * max(_largest(a), _largest(b))
 
 
-def same_outputs(a: Tensor, b: Tensor, precision: torch.dtype) -> bool:
+def same_outputs(
+    a: Tensor, b: Tensor, precision: torch.dtype, among: Tensor | None = None, terms: Tensor | None = None
+) -> bool:
     """Outputs (n, c) of one model that differ by rounding only.
 
-    Relative to how much they vary over examples, so that a large constant in the output hides nothing, plus the
-    rounding of that constant.
+    Relative to how much outputs vary over the examples of a batch, `among` or b itself, so that a large constant in the
+    output hides nothing, plus the rounding of that constant. One example alone shows no variation. An output near zero
+    may be a sum of large `terms` (n, c), in absolute values, and has their rounding.
     """
     eps = torch.finfo(coarsest(a.dtype, b.dtype, precision)).eps
     a, b = in_float64(a.detach()), in_float64(b.detach())
-    scale, spread = _largest(b), _largest(b - b.mean(dim=0))
-    return _largest(a - b) <= min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale)
+    all_of = b if among is None else in_float64(among.detach())
+    scale = _largest(all_of)
+    spread = _largest(all_of - all_of.mean(dim=0)) if len(all_of) > 1 else scale
+    rounding = 8 * eps * _largest(terms) if terms is not None else 0.0
+    return _largest(a - b) <= max(min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale), rounding)
 
 
 def _largest(values: Tensor) -> float:

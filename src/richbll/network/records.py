@@ -239,10 +239,9 @@ class RecordReader:
 
     def _same_outputs(self, rows: Tensor, a: Tensor, seen: Tensor, phi_r: Tensor, f: Tensor) -> bool:
         """Features and outputs of some rows."""
-        alone = f.detach().clone()
-        alone[rows] = seen.to(alone.dtype)
         features, precision = self._network.last_layer.features(a), coarsest(self._precision, a.dtype)
-        return same_up_to_rounding(features, phi_r[rows], precision) and same_outputs(alone, f, self._precision)
+        are_features_same = same_up_to_rounding(features, phi_r[rows], precision)
+        return are_features_same and same_outputs(seen, f[rows], self._precision, among=f)
 
 
 def _beside_float64(record: Record) -> Record:

@@ -16,6 +16,8 @@ _ALONE = threading.RLock()
 
 def bare(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile(module)` or `nn.DataParallel(module)`: hooks and names are its own."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"The model must be a torch.nn.Module, not {type(model).__name__}.")
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError("A scripted or traced model cannot be differentiated by its parts: give the eager module.")
     inner = model._modules.get("_orig_mod")

@@ -21,17 +21,19 @@ class Validation:
     squares: Tensor  # (n, g, r) (φ^r(x)ᵀw_j)²
     mean: Tensor  # (n, c) in the precision of the model's output
     targets: Tensor  # (n, …) as given
+    weights: Tensor | None = None  # (n, c) 1/σ²(x), where the noise is a function of the input
 
 
 def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, progress: bool | None) -> Validation:
     """Run the model over held-out data and keep what every trial of a scale needs."""
-    squares, means, targets, used = [], [], [], 0
+    squares, means, targets, weights, used = [], [], [], [], 0
     with untouched(network.model):
         for batch in Stream(data, network.device, progress).batches("validation"):
             phi_r, f = network.features(batch)
             if batch.targets is None:
                 raise DataError(f"{batch.where} has no targets: tuning and calibration need held-out targets.")
-            columns = network.reader.read(batch, f).columns  # checks the targets; of classes they are the labels
+            reading = network.reader.read(batch, f)  # checks the targets
+            labels = batch.targets if reading.columns is None else reading.columns
             part = torch.einsum("nr,grj->ngj", fitted.beside(phi_r), fitted.posterior.W).square()
             used += part.numel() * part.element_size() + f.numel() * f.element_size()
             if used > memory // 2:
@@ -41,5 +43,7 @@ def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, pr
                 )
             squares.append(part)
             means.append(f.to(part.device) if fitted.pull is None else fitted.mean(phi_r, f))
-            targets.append((batch.targets if columns is None else columns).to(part.device))
-    return Validation(torch.cat(squares), torch.cat(means), torch.cat(targets))
+            targets.append(labels.to(part.device))
+            if reading.weights is not None and reading.residuals is not None:
+                weights.append(reading.weights.to(part.device))
+    return Validation(torch.cat(squares), torch.cat(means), torch.cat(targets), torch.cat(weights) if weights else None)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from richbll_bench.commands.bench import RECORDS
+from richbll_bench.errors import RecordError
 from richbll_bench.records import Records
 from richbll_bench.report import sections, write_page
 
@@ -16,7 +17,10 @@ def command(
     tiny: Annotated[bool, typer.Option("--tiny", help="The records of `richbll bench --tiny`.")] = False,
 ) -> None:
     """Write one page with the tables and figures of every experiment on record; it needs no other file."""
-    found = sections(Records(records / "tiny" if tiny else records), tiny=tiny)
+    folder = records / "tiny" if tiny else records
+    if not folder.is_dir():
+        raise RecordError(f"There is no folder {folder}: `richbll bench NAME{' --tiny' if tiny else ''}` makes one.")
+    found = sections(Records(folder), tiny=tiny)
     write_page(out, found, tiny=tiny)
     print(f"{out}: {sum(section.cost is not None for section in found)} of {len(found)} experiments have records")
     for section in found:
