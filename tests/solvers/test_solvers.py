@@ -66,6 +66,19 @@ def test_every_architecture_by_the_other_routes(solver: str, name: str, monkeypa
     np.testing.assert_allclose(uq.predict(case.test).epistemic_variance.numpy(), truth(case, 0.3), rtol=1e-7)
 
 
+@pytest.mark.parametrize("rows", [1, 14, 1000])
+@pytest.mark.parametrize("name", ["mlp", "cnn_batchnorm_groups"])
+def test_sums_in_float32_are_taken_into_float64(name: str, rows: int, monkeypatch) -> None:
+    """After every batch, after some, or at the end."""
+    case, fine = make(name, 2, torch.float32), make(name, 2, torch.float64)
+    read_twice(monkeypatch)
+    monkeypatch.setattr(plan, "cheapest_routes", lambda shapes, *_: {shape.site: "explicit" for shape in shapes})
+    monkeypatch.setattr(exact, "_RECENT", rows)
+    batches = list(case.train.split(13))
+    uq = RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3).fit(batches)
+    np.testing.assert_allclose(uq.predict(case.test).epistemic_variance.numpy(), truth(fine, 0.3), rtol=1e-4)
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "read twice"])
 @pytest.mark.parametrize("name", ["mlp", "transformer_layer", "cnn_batchnorm_groups", "tied_weights", "lstm"])
 @pytest.mark.parametrize("route", ["explicit", "hadamard", "gram"])

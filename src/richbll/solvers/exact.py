@@ -30,6 +30,7 @@ from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_row
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
 _SLICE = 2**16  # parameters at a time when C is squared
+_RECENT = 1024  # rows whose part of C is summed in float32; to add that to float64 costs as much as some tens of rows
 
 
 @dataclass
@@ -176,20 +177,34 @@ class _Again:
                 self._add(batch.rows(record.rows), record.gradients, U.to(working(record.phi_r.dtype)))
 
     def _add(self, batch: Batch, gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
-        c = self._network.num_gradients
-        norms = torch.zeros(c, len(U), dtype=torch.float64, device=U.device)
-        most = max(1, self._memory // 8 // (4 * c * U.shape[1]))
-        done = 0
-        for part in (piece for whole in self._block for piece in whole.cut(most)):
-            count = part.stop - part.start
-            C = torch.zeros(c, U.shape[1], count, dtype=U.dtype, device=U.device)
-            norms += add_product(C, gradients[part.shape.site], part, U)
-            self.state["C"][:, :, done : done + count] += C
-            done += count
+        norms = torch.zeros(self._network.num_gradients, len(U), dtype=torch.float64, device=U.device)
+        C = self._recent(U)
+        sizes = [part.stop - part.start for part in self._block]
+        for part, elements in zip(self._block, torch.split(C, sizes, dim=2), strict=True):
+            norms += add_product(elements, gradients[part.shape.site], part, U)
         check_finite(batch, norms)
         self.state["trace"] += norms.sum(dim=1)
         if self._others:
             keep_rows(self.state, self._others, gradients, U)
+
+    def _recent(self, U: Tensor) -> Tensor:
+        """Where the products of some more rows go: C itself, or in float32 a sum that is not in it yet."""
+        if U.dtype == self.state["C"].dtype:
+            return self.state["C"]
+        if "recent" not in self.state:
+            self.state["recent"] = torch.zeros_like(self.state["C"], dtype=U.dtype)
+            self.state["num_recent"] = torch.zeros((), dtype=torch.int64)
+        elif int(self.state["num_recent"]) + len(U) > _RECENT:
+            self._settle()
+        self.state["num_recent"] += len(U)
+        return self.state["recent"]
+
+    def _settle(self) -> None:
+        """What is recent into C."""
+        if "recent" in self.state:
+            self.state["C"] += self.state["recent"]
+            self.state["recent"].zero_()
+            self.state["num_recent"].zero_()
 
     def energy(self, ranks: Ranks, moments: Moments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """H and tr K of this pass, from all processes. What is large leaves the state, which a checkpoint may keep."""
@@ -197,6 +212,8 @@ class _Again:
             return self.state["H"], self.state["trace"]
         ranks.add(self.state["gram"], self.state["UtU"])
         _check_same_data(moments.gram_projection, self.state["gram"], dtype)
+        self._settle()
+        self.state.pop("recent", None)
         C, trace = self.state.pop("C"), self.state["trace"]
         c, alive = C.shape[:2]
         H = torch.zeros(c, alive, alive, dtype=torch.float64, device=C.device)
