@@ -15,7 +15,7 @@ from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
 from richbll_bench.images import methods
 from richbll_bench.images.evaluation import detection, of_probabilities
-from richbll_bench.images.last_layer import LastLayer, fitting, predicting
+from richbll_bench.images.last_layer import LastLayer, predicting
 from richbll_bench.images.running import by_settings, settings, task_of
 from richbll_bench.images.task import OUTSIDE, Task
 from richbll_bench.records import Key, Record, new_record
@@ -65,8 +65,7 @@ def measured(task: Task, wanted: Sequence[Point]) -> dict[str, dict[str, float]]
     for posterior in dict.fromkeys(point.posterior for point in wanted):
         method = methods.load(posterior)
         assert isinstance(method, LastLayer)
-        uq = method.posterior(task)
-        fitting(uq, task)
+        uq = method.posterior(task).fit(task.loader("train"))
         for point in (point for point in wanted if point.posterior == posterior):
             uq.ridge, uq.prior_variance = point.ridge, point.scale
             predict = predicting(uq, task)

@@ -14,7 +14,7 @@ from richbll_bench import image_datasets
 from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
 from richbll_bench.images.evaluation import detection, of_probabilities
-from richbll_bench.images.last_layer import fitting, predicting, yard
+from richbll_bench.images.last_layer import fitting, predicting
 from richbll_bench.images.running import by_settings, settings, task_of
 from richbll_bench.images.task import Prediction, Task
 from richbll_bench.records import Key, Record, new_record
@@ -45,7 +45,7 @@ def route(name: str, task: Task) -> RichBLL:
 def measured(name: str, task: Task, exact: dict[str, Prediction]) -> dict[str, float]:
     """What a route gives and costs; `exact` holds the exact route's predictions, or nothing yet."""
     uq = route(name, task)
-    seconds, grown = fitting(uq, task)
+    seconds, costs = fitting(uq, task)
     predict = predicting(uq, task)
     found = {one: predict(one) for one in ("test", *task.outside)}
     if name == EXACT:
@@ -56,8 +56,7 @@ def measured(name: str, task: Task, exact: dict[str, Prediction]) -> dict[str, f
         metrics |= {f"auroc_{one}": told[f"auroc_{one}_variance"], f"fpr95_{one}": told[f"fpr95_{one}_variance"]}
     truth, value = (torch.cat([p.scores["variance"] for p in some.values()]) for some in (exact, found))
     metrics["variance_error"] = float((value - truth).norm() / truth.norm())
-    cost = {"fit_seconds": seconds, "fit_yards": seconds / (uq.subsample_size * yard(task))}
-    return metrics | cost | {"fit_megabytes": grown / 1e6}
+    return metrics | costs | {"fit_seconds": seconds}
 
 
 def run(job: Job) -> list[Record]:

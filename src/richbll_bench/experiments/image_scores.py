@@ -8,6 +8,7 @@ strange; the best is reported, and how far every other score is behind it.
 
 from collections.abc import Mapping, Sequence
 
+from richbll.predictive import SCORES
 from richbll_bench import image_datasets
 from richbll_bench.data.finding import search
 from richbll_bench.experiment import Experiment, Job, Size
@@ -103,9 +104,21 @@ def _scores(found: Sequence[Record], words: str) -> Table:
             title = f"{methods.load(method).title}: {score.replace('_', ' ')}"
             rows.append(Row(f"{method}/{score}", title, 0, cells))
     rows.sort(key=lambda row: -_mean(row))
-    note = f"In the order of the mean. The best: {rows[0].title}." if rows else ""
-    table = Table(f"{NAME}-scores", f"{words}: AUROC of strange images", tuple(columns), tuple(rows), (note,))
+    notes = ("In the order of the mean.", *_chosen(found, rows))
+    table = Table(f"{NAME}-scores", f"{words}: AUROC of strange images", tuple(columns), tuple(rows), notes)
     return with_bold(table)
+
+
+def _chosen(found: Sequence[Record], rows: Sequence[Row]) -> list[str]:
+    """The posterior by NLL, then its score, of those that `predict` offers; and the best of all scores beside it."""
+    means = {name: _cell([r for r in found if r.key.method == name], "nll") for name in POSTERIORS}
+    there = {name: cell.mean for name, cell in means.items() if cell is not None and cell.mean is not None}
+    if not there or not rows:
+        return []
+    posterior = min(there, key=lambda name: there[name])
+    offered = [row for row in rows if row.name.split("/")[0] == posterior and row.name.split("/")[1] in SCORES]
+    chosen = f"Chosen by NLL, then by the mean: {offered[0].title}." if offered else ""
+    return [note for note in (chosen, f"The best of all: {rows[0].title}.") if note]
 
 
 def _mean(row: Row) -> float:

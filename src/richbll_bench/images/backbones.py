@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,11 +67,10 @@ def trained(
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.parent):
         if not path.is_file():
-            began = time.process_time()
             keep = path.with_suffix(".part")
             best = train(model, data, wanted.recipe, wanted.width, seed, objective=objective, keep=keep)
             about = {"epoch": str(best.epoch), "accuracy": repr(best.accuracy)}
-            about["seconds"] = repr(time.process_time() - began)
+            about["seconds"] = repr(best.seconds)
             tensors = {name: tensor.contiguous() for name, tensor in best.state.items()}
             with replacing(path) as temporary:
                 save_file(tensors, temporary, metadata=about)

@@ -1,9 +1,10 @@
 """SNGP's two parts: convolutions whose gain is bounded, and a last layer of random features with a posterior.
 
-    W ← W min(1, 6 / σ(W)),   φ(x) = √(2/D) cos(Ω a(x) + b),   f = φ(x) β,   Λ = I + Σ_i φ(x_i) φ(x_i)ᵀ
+    W ← W min(1, 6 / σ(W)),   φ(x) = cos(Ω a(x) + b),   f = φ(x) β,   Λ = I + Σ_i φ(x_i) φ(x_i)ᵀ
     v(x) = φ(x)ᵀ Λ⁻¹ φ(x),   p = softmax(f / √(1 + 25 v))
 
-σ(W) is the largest singular value of the kernel as a matrix, by power iteration, a step of it in each training step.
+Features are not divided by √(D/2), as in the authors' code: ridge 1 and factor 25 belong to ‖φ‖² ≈ D/2. σ(W) is the
+largest singular value of the kernel as a matrix, by power iteration, a step of it in each training step.
 """
 
 import math
@@ -33,17 +34,18 @@ class BoundedConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution with the bounded weight."""
-        matrix = self.weight.flatten(1).float()
-        if self.training:
-            with torch.no_grad():
-                v = normalize(matrix.mT @ self.u, dim=0)
-                self.u, self.v = normalize(matrix @ v, dim=0), v
-        gain = self.u @ matrix @ self.v
+        matrix = self.weight.flatten(1)
+        with torch.autocast(x.device.type, enabled=False):
+            if self.training:
+                with torch.no_grad():
+                    v = normalize(matrix.mT @ self.u, dim=0)
+                    self.u, self.v = normalize(matrix @ v, dim=0), v
+            gain = self.u @ matrix @ self.v
         return conv2d(x, self.weight * (BOUND / gain.clamp_min(BOUND)), padding=1)
 
 
 class RandomFeatures(nn.Module):
-    """√(2/D) cos(Ω a + b), fixed: the features of a radial kernel."""
+    """cos(Ω a + b), fixed: the features of a radial kernel, in units of √(D/2)."""
 
     omega: Tensor  # (D, d)
     phase: Tensor  # (D,)
@@ -55,7 +57,8 @@ class RandomFeatures(nn.Module):
 
     def forward(self, a: Tensor) -> Tensor:
         """(n, d) → (n, D)."""
-        return math.sqrt(2 / len(self.phase)) * torch.cos(a.float() @ self.omega.mT + self.phase)
+        with torch.autocast(a.device.type, enabled=False):
+            return torch.cos(a.float() @ self.omega.mT + self.phase)
 
 
 def sngp(width: int, seed: int, num_classes: int, num_features: int = NUM_FEATURES) -> nn.Sequential:

@@ -6,6 +6,7 @@ numbers belong to (seed, epoch): a run that goes on ends with the weights that i
 """
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class Best:
     state: State
     epoch: int  # counted from 1; 0 is the network before training
     accuracy: float
+    seconds: float = 0.0  # of the processor, of all of training
 
 
 def negative_log_likelihood(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -76,7 +78,13 @@ def train(
     optimizer = torch.optim.AdamW(parameter_groups(model, recipe.learning_rate, recipe.weight_decay, width))
     steps = recipe.epochs * -(-len(data.train) // recipe.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    best = Best(copied(model), 0, accuracy(model, data.validation, data.scaling, dtype))
+    began = time.process_time()
+
+    def judged(epoch: int) -> float:
+        with random_numbers(seed, "validation", epoch):  # for networks that draw
+            return accuracy(model, data.validation, data.scaling, dtype)
+
+    best = Best(copied(model), 0, judged(0))
     first = 0
     if keep is not None and keep.is_file():
         kept = torch.load(keep, map_location=place, weights_only=True)
@@ -84,18 +92,21 @@ def train(
         optimizer.load_state_dict(kept["optimizer"])
         schedule.load_state_dict(kept["schedule"])
         best, first = Best(**kept["best"]), kept["epochs"]
+        began -= kept["seconds"]
     disable = None if progress is None else not progress
     for epoch in tqdm(range(first, recipe.epochs), desc=f"width {width}, seed {seed}", unit="epoch", disable=disable):
         _epoch(model, data, recipe, derived_seed(seed, "epoch", epoch), optimizer, schedule, objective, dtype)
-        found = accuracy(model, data.validation, data.scaling, dtype)
+        found = judged(epoch + 1)
         if found > best.accuracy:
             best = Best(copied(model), epoch + 1, found)
         if keep is not None:
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            _write(keep, states | {"schedule": schedule.state_dict(), "best": vars(best), "epochs": epoch + 1})
+            reached = {"best": vars(best), "epochs": epoch + 1, "seconds": time.process_time() - began}
+            _write(keep, states | {"schedule": schedule.state_dict()} | reached)
     model.load_state_dict(best.state)
     model.cpu().eval()
-    return Best({name: tensor.cpu() for name, tensor in best.state.items()}, best.epoch, best.accuracy)
+    seconds = time.process_time() - began
+    return Best({name: tensor.cpu() for name, tensor in best.state.items()}, best.epoch, best.accuracy, seconds)
 
 
 def _epoch(

@@ -44,7 +44,13 @@ def test_cifar_from_the_command_to_the_page(tmp_path: Path, capsys: pytest.Captu
     (section,) = [s for s in sections(records, tiny=True) if s.name == "cifar"]
     assert section.problems == []
     assert len(section.pictures) == 2
-    assert {table["name"].split("-")[1] for table in section.tables} == {"cifar", "measures", "scores", "paired"}
+    assert {table["name"].split("-")[1] for table in section.tables} == {
+        "cifar",
+        "measures",
+        "scores",
+        "paired",
+        "default",
+    }
     text = page([section], tiny=True)
     assert "Reliability" in text
     assert "AUROC by score" in text
@@ -104,7 +110,10 @@ def test_scores_are_chosen_without_the_sets_of_the_tables(tmp_path: Path, monkey
     assert posteriors.row("rich_bll_s").cells[0] is not None
     means = [row.cells[0].mean for row in by_score.rows if row.cells[0] is not None]
     assert means == sorted(means, reverse=True)
-    assert by_score.rows[0].title in by_score.notes[0]
+    assert by_score.rows[0].title in by_score.notes[-1]
+    nll = {name: posteriors.row(name).cells[0].mean for name in ("map", "rich_bll_s")}
+    best = methods.load(min(nll, key=nll.get)).title
+    assert by_score.notes[1].startswith(f"Chosen by NLL, then by the mean: {best}: ")
 
 
 def test_routes_to_the_transform(tmp_path: Path) -> None:
