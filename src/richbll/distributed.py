@@ -28,7 +28,12 @@ _chosen: ContextVar[Ranks | None] = ContextVar("ranks that fit reads with", defa
 
 
 def current_ranks() -> Ranks:
-    """Those of `using`, else the default process group where there is one of several processes."""
+    """Those of `using`, else the default process group where there is one of several processes.
+
+    Examples:
+        >>> current_ranks().size
+        1
+    """
     chosen = _chosen.get()
     if chosen is not None:
         return chosen

@@ -31,7 +31,16 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 class UncertainModule(nn.Module):
-    """x → (mean, epistemic variance), both (n, c). A copy: the user's model stays as it is."""
+    """x → (mean, epistemic variance), both (n, c). A copy: the user's model stays as it is.
+
+    Examples:
+        >>> from richbll import RichBLL
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+        >>> module = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2)).as_module()
+        >>> mean, epistemic_variance = module(torch.zeros(3, 2))
+        >>> torch.equal(mean, model(torch.zeros(3, 2))), epistemic_variance.shape
+        (True, torch.Size([3, 1]))
+    """
 
     @torch.inference_mode(False)
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:

@@ -18,6 +18,14 @@ class FunctionSamples:
     """Functions drawn from a posterior, made by `RichBLL.sample_functions`.
 
     Later changes of the estimator do not move them.
+
+    Examples:
+        >>> from richbll import RichBLL
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        >>> functions = RichBLL(model, noise_variance=0.5).fit(torch.randn(64, 2)).sample_functions(5, seed=0)
+        >>> x = torch.zeros(3, 2)
+        >>> functions(x).shape, torch.equal(functions(x), functions(x))
+        (torch.Size([5, 3, 1]), True)
     """
 
     def __init__(self, forward: Callable[[Any], tuple[Tensor, Tensor]], fitted: Fitted, eps: Tensor) -> None:

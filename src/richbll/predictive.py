@@ -57,6 +57,11 @@ class RegressionPredictive:
         """Lower and upper end of the central interval for a new observation, each (n, c).
 
         After `conformalize` it holds a new observation with at least that probability, whatever the noise really is.
+
+        Examples:
+            >>> pred = RegressionPredictive(torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([3.0]))
+            >>> [round(float(end), 2) for end in pred.interval(0.95)]
+            [-3.92, 3.92]
         """
         if self.calibration is None:
             return central_interval(self.mean, self.variance, level)
@@ -64,7 +69,12 @@ class RegressionPredictive:
         return self.mean - half, self.mean + half
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log-density of targets, summed over outputs."""  # (n,)
+        """Log-density of targets (n, c), summed over outputs, (n,).
+
+        Examples:
+            >>> RegressionPredictive(torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([0.0])).log_prob(torch.zeros(1))
+            tensor([-0.9189])
+        """
         if y.numel() != self.mean.numel() or len(y) != len(self.mean):
             raise ShapeError(f"Targets have shape {tuple(y.shape)}, predictions {tuple(self.mean.shape)}.")
         y = y.to(torch.promote_types(y.dtype, self.mean.dtype))  # of whole numbers, and of True and False, too
@@ -157,7 +167,12 @@ class ClassPredictive:
         return self.mutual_information if self.score == "mutual_information" else self.entropy
 
     def variance_of(self, classes: Tensor) -> Tensor:
-        """The logit variance of one class per example, for instance the true one, (n,)."""
+        """The logit variance of one class per example, for instance the true one, (n,).
+
+        Examples:
+            >>> ClassPredictive(torch.zeros(1, 3), torch.tensor([[1.0, 2.0, 3.0]])).variance_of(torch.tensor([1]))
+            tensor([2.])
+        """
         n, C = self.logits.shape
         if classes.numel() != n:
             raise ShapeError(f"Classes have shape {tuple(classes.shape)} for {n} predictions.")
@@ -167,7 +182,13 @@ class ClassPredictive:
         return self.logit_variance.gather(1, classes).squeeze(1)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log-probability of labels, (n,): class numbers, or 0 and 1 for each output, summed."""
+        """Log-probability of labels, (n,): class numbers, or 0 and 1 for each output, summed.
+
+        Examples:
+            >>> pred = ClassPredictive(torch.zeros(1, 4), torch.zeros(1, 4))
+            >>> pred.log_prob(torch.tensor([2])).exp()
+            tensor([0.2500])
+        """
         n, C = self.logits.shape
         if len(y) != n or y.numel() != (n if self.exclusive else n * C):
             raise ShapeError(f"Labels have shape {tuple(y.shape)} for {n} predictions of {C} outputs.")
@@ -182,7 +203,15 @@ class ClassPredictive:
         return torch.where(labels > 0.5, self._log_probs, no).sum(dim=1)
 
     def prediction_set(self, level: float = 0.9) -> Tensor:
-        """Which classes to expect, (n, C) of True and False: the true one is among them with that probability."""
+        """Which classes to expect, (n, C) of True and False: the true one is among them with that probability.
+
+        Examples:
+            >>> from richbll import RichBLL
+            >>> x, model = torch.randn(90, 2), torch.nn.Linear(2, 3)
+            >>> uq = RichBLL(model, "classification").fit(x[:50]).conformalize((x[50:], model(x[50:]).argmax(dim=1)))
+            >>> uq.predict(x[:4]).prediction_set(0.8).shape
+            torch.Size([4, 3])
+        """
         if self.calibration is None:
             raise NotFittedError("Prediction sets need held-out labels: call conformalize(loader) first.")
         if self.calibration.asked != self.asked:

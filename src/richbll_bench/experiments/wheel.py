@@ -32,6 +32,12 @@ _FEWER_SEEDS = 5
 _COMPARED = (("rich_bll", "bll"), ("rich_bll_s", "bll"), ("rich_bll", "vbll"))
 _MORE: tuple[tuple[str, str, Better | None, int], ...] = (
     (f"regret_{SHORT}", f"Cumulative regret after {SHORT:,} contexts, the horizon of the paper's text", "lower", 2),
+    (
+        "curve_5000",
+        "Cumulative regret after 5,000 contexts: a sixteenth of this is part of that after 80,000",
+        "lower",
+        2,
+    ),
     ("regret_inside", "Regret inside of the wheel alone, where the safe arm is best by 0.2", "lower", 2),
     ("regret_outside", "Regret outside alone, where one arm pays 50", "lower", 2),
     ("misses", "Contexts outside of the wheel whose 50 was missed", "lower", 0),
