@@ -42,7 +42,7 @@ def test_a_few_cells() -> None:
     assert not uci.cell("bbb", "concrete").bold  # as printed, though it is the lowest
     assert [row.block for row in uci.rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
     assert paper_table("wheel_bandit").cell("bll", "delta_0.99").text == "55.80 ± 2.30"
-    assert paper_table("wheel_bandit").row("vbll").note == "cited by the paper, not run"
+    assert paper_table("wheel_bandit").row("vbll").note == "the paper cites this number from another paper"
     assert paper_table("wine_ood").cell("bll", "auroc").mean == 0.88
     assert paper_table("uci_subsample_nll").cell("rich_bll_s_30", "boston").mean == 2.83
     assert paper_table("cifar10").cell("sngp", "ece").text == "0.027 ± 0.001"

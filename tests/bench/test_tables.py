@@ -136,9 +136,9 @@ def test_beside_the_paper() -> None:
 def test_beside_keeps_what_the_paper_says_of_a_row() -> None:
     paper = paper_table("wheel_bandit")
     both = beside(ours([], paper), paper)
-    assert both.row("vbll").note == "cited by the paper, not run"
+    assert both.row("vbll").note == "the paper cites this number from another paper"
     assert "| VBLL † |" in markdown(both)
-    assert "† cited by the paper, not run" in markdown(both)
+    assert "† the paper cites this number from another paper" in markdown(both)
 
 
 # ---------------------------------------------------------------------- paired

@@ -447,7 +447,7 @@ def test_stability_is_exact_at_low_rank() -> None:
 )
 def test_a_failing_premise_is_inf_and_named(bound: Bound, named: str) -> None:
     assert bound == Bound(math.inf, named, holds=False)
-    assert str(bound) == f"no bound, as not {named}"
+    assert str(bound) == f"no bound, as this fails: {named}"
 
 
 def test_a_dead_feature_leaves_only_the_relative_bound() -> None:

@@ -24,7 +24,7 @@ class Bound:
     holds: bool
 
     def __str__(self) -> str:
-        return f"≤ {self.value:.4g}, as {self.premise}" if self.holds else f"no bound, as not {self.premise}"
+        return f"≤ {self.value:.4g}, as {self.premise}" if self.holds else f"no bound, as this fails: {self.premise}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def projection_error(
 
     Examples:
         >>> print(projection_error(N=100, m=10, r=2, K=1.0, lambda_min=0.5, delta=0.05))
-        no bound, as not N = 100 ≥ 867 = (8/3) log(4r/δ) (4K²/λ_min)²
+        no bound, as this fails: N = 100 ≥ 867 = (8/3) log(4r/δ) (4K²/λ_min)²
     """
     need, ratio = 8 / 3 * _log(2 * (max(m, r) + r), delta), _ratio(K**2, lambda_min)
     scale = (1 + ratio) * 4 * ratio if residual is None else 2 * _ratio(K * residual, lambda_min)
