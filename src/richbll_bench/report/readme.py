@@ -7,7 +7,7 @@ from richbll_bench.records import Records
 from richbll_bench.report.cost import cost
 from richbll_bench.tables import markdown
 
-MAIN = ("uci", "wine-ood", "wheel")  # the others are on the page
+MAIN = ("uci", "wine-ood", "wheel", "cifar")  # the others are on the page
 
 
 def results(records: Records, names: Sequence[str] = MAIN) -> str:
