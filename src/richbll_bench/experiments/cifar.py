@@ -197,7 +197,6 @@ def _measures(dataset: str, found: Sequence[Record], words: str) -> Table:
     notes = (
         "A yard is a forward and backward pass over the same images. Predict: a batch of 256, the median of pairs.",
         "NLL by 50 draws of the logits; probit and bridge are closed forms of the same posterior.",
-        "Posteriors that differ in the data term alone share a transform; what it costs is with the first of them.",
     )
     table = ours(found, Table("measures", "", tuple(columns), rows))
     return _named(table, f"{NAME}-measures-{_slug(words)}", f"{words}: all measures", notes)

@@ -8,7 +8,6 @@ strange; the best is reported, and how far every other score is behind it.
 
 from collections.abc import Mapping, Sequence
 
-from richbll.predictive import SCORES
 from richbll_bench import image_datasets
 from richbll_bench.data.finding import search
 from richbll_bench.experiment import Experiment, Job, Size
@@ -32,6 +31,7 @@ POSTERIORS = (
     "rich_bll_s_tuned",
     "rich_bll_ggn_tuned",
 )
+OFFERED = ("entropy", "mutual_information", "variance", "max_prob", "energy")  # by `predict`
 CLOTHES = "fashion_mnist"
 _TITLES = {name: title for name, (title, _) in PROXIES.items()} | {CLOTHES: "Fashion-MNIST"}
 
@@ -116,7 +116,7 @@ def _chosen(found: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     if not there or not rows:
         return []
     posterior = min(there, key=lambda name: there[name])
-    offered = [row for row in rows if row.name.split("/")[0] == posterior and row.name.split("/")[1] in SCORES]
+    offered = [row for row in rows if row.name.split("/")[0] == posterior and row.name.split("/")[1] in OFFERED]
     chosen = f"Chosen by NLL, then by the mean: {offered[0].title}." if offered else ""
     return [note for note in (chosen, f"The best of all: {rows[0].title}.") if note]
 

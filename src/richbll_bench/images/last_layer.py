@@ -13,7 +13,6 @@ from torch import Tensor
 from richbll import ClassPredictive, RichBLL
 from richbll_bench.costs import cpu_seconds, peak_growth
 from richbll_bench.images import scores
-from richbll_bench.images.kept_transform import KeptTransform
 from richbll_bench.images.task import Fitted, Prediction, Seen, Task
 
 _YARD_IMAGES = 512
@@ -34,30 +33,21 @@ class LastLayer:
     own_networks: int = 0
 
     def fit(self, task: Task) -> Fitted:
-        """Passes over the chosen images; methods with the same options share them, and their cost.
-
-        Where the transform is there from a method before, its cost is that one's alone.
-        """
+        """One or two passes over the chosen images; methods with the same options share them, and their cost."""
         address = f"posterior {sorted(self.options.items())}"
         if address not in task.kept:
-            is_first = not (self._shares_transform and KeptTransform(task.kept).is_there)
             uq = self.posterior(task)
             seconds, costs = fitting(uq, task)
-            task.kept[address] = uq, seconds, (costs if is_first else {}) | predict_ratios(uq, task)
+            task.kept[address] = uq, seconds, costs | predict_ratios(uq, task)
         uq, seconds, costs = task.kept[address]
         uq = copy.copy(uq)  # it holds its posterior as a value, so that tuning the copy leaves the first as it is
         if self.tuned:
             uq.tune(task.loader("validation"))
         return Fitted(predicting(uq, task), seconds, {**costs, "prior_variance": float(uq.prior_variance.mean())})
 
-    @property
-    def _shares_transform(self) -> bool:
-        return self.options.get("enrich", True) and self.options.get("transform") != "per_class"
-
     def posterior(self, task: Task) -> RichBLL:
         """Not fitted yet."""
-        chosen: dict[str, Any] = {"subsample": task.per_class, "seed": task.seed, "progress": False}
-        chosen |= dict(self.options) | ({"solver": KeptTransform(task.kept)} if self._shares_transform else {})
+        chosen = {"subsample": task.per_class, "seed": task.seed, "progress": False} | dict(self.options)
         return RichBLL(task.backbone.model, "classification", **chosen)
 
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from richbll.cli.main import main
+from richbll.predictive import SCORES
 from richbll_bench import experiments, image_datasets
 from richbll_bench.engine import run
 from richbll_bench.errors import EngineError
 from richbll_bench.experiment import Size
-from richbll_bench.experiments import cifar, image_prior
+from richbll_bench.experiments import cifar, image_prior, image_scores
 from richbll_bench.images import gradients, methods
 from richbll_bench.images.cnn import cnn
 from richbll_bench.images.proxies import PROXIES
@@ -111,6 +112,7 @@ def test_scores_are_chosen_without_the_sets_of_the_tables(tmp_path: Path, monkey
     means = [row.cells[0].mean for row in by_score.rows if row.cells[0] is not None]
     assert means == sorted(means, reverse=True)
     assert by_score.rows[0].title in by_score.notes[-1]
+    assert image_scores.OFFERED == SCORES
     nll = {name: posteriors.row(name).cells[0].mean for name in ("map", "rich_bll_s")}
     best = methods.load(min(nll, key=nll.get)).title
     assert by_score.notes[1].startswith(f"Chosen by NLL, then by the mean: {best}: ")

@@ -84,19 +84,6 @@ def test_tuning_leaves_the_shared_posterior_as_it_is(task: Task) -> None:
     assert not torch.allclose(tuned.predict("test").scores["variance"], before)
 
 
-@pytest.mark.parametrize("name", ["rich_bll_ggn", "rich_bll_shared"])
-def test_a_transform_that_is_there_changes_nothing(task: Task, name: str) -> None:
-    method, first = methods.load(name), methods.load("rich_bll_s").fit(task)
-    shared = method.fit(task)
-    alone = RichBLL(task.backbone.model, "classification", subsample=12, seed=task.seed, **method.options)
-    want = alone.fit(task.loader("train")).predict(next(iter(task.loader("test")))[0])
-    got = shared.predict("test").scores["variance"]
-    predicted = want.logits.argmax(dim=1)
-    torch.testing.assert_close(got[: len(predicted)], want.variance_of(predicted).double(), rtol=1e-3, atol=1e-9)
-    assert "fit_yards" in first.costs
-    assert "fit_yards" not in shared.costs
-
-
 def test_costs_are_told(task: Task) -> None:
     costs = methods.load("rich_bll_s").fit(task).costs
     assert costs["fit_yards"] > 0
