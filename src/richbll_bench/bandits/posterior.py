@@ -52,7 +52,17 @@ def transform(network: Network, x: Tensor, ridge: float, scale: float = 1.0) -> 
     identity = torch.eye(phi.shape[1], dtype=phi.dtype)
     P = torch.cholesky_solve(phi.mT, torch.linalg.cholesky(phi.mT @ phi + ridge * identity)).mT
     AtA = P.mT @ (K @ P.to(K.dtype)).double()
-    return torch.linalg.cholesky(identity + (AtA + AtA.mT) / 2)
+    return _root_beside_identity((AtA + AtA.mT) / 2)
+
+
+def _root_beside_identity(AtA: Tensor) -> Tensor:
+    """L with L Lᵀ = I + AᵀA. With a small ridge P is large, and AᵀA of a K in float32 may have negative eigenvalues."""
+    identity = torch.eye(len(AtA), dtype=AtA.dtype)
+    L, failed = torch.linalg.cholesky_ex(identity + AtA)
+    if not failed:
+        return L
+    values, Q = torch.linalg.eigh(AtA)
+    return torch.linalg.cholesky(identity + (Q * values.clamp_min(0)) @ Q.mT)  # (r, r)
 
 
 def gram(network: Network, x: Tensor, weight: Callable[[Tensor, slice], Tensor], scale: float = 1.0) -> Tensor:
