@@ -52,10 +52,10 @@ def transform(network: Network, x: Tensor, ridge: float, scale: float = 1.0) -> 
     identity = torch.eye(phi.shape[1], dtype=phi.dtype)
     P = torch.cholesky_solve(phi.mT, torch.linalg.cholesky(phi.mT @ phi + ridge * identity)).mT
     AtA = P.mT @ (K @ P.to(K.dtype)).double()
-    return _root_beside_identity((AtA + AtA.mT) / 2)
+    return root_beside_identity((AtA + AtA.mT) / 2)
 
 
-def _root_beside_identity(AtA: Tensor) -> Tensor:
+def root_beside_identity(AtA: Tensor) -> Tensor:
     """L with L Lᵀ = I + AᵀA. With a small ridge P is large, and AᵀA of a K in float32 may have negative eigenvalues."""
     identity = torch.eye(len(AtA), dtype=AtA.dtype)
     L, failed = torch.linalg.cholesky_ex(identity + AtA)

@@ -13,6 +13,7 @@ from richbll_bench.bandits.conjugate import Conjugate, NoisePrior
 from richbll_bench.bandits.last_layer import LastLayer, LastLayerRule
 from richbll_bench.bandits.network import with_every_action
 from richbll_bench.bandits.noise import Noise, NoiseRule
+from richbll_bench.bandits.posterior import root_beside_identity
 from richbll_bench.bandits.training import PAPER, Schedule
 from richbll_bench.errors import BanditError
 from richbll_bench.ntk_gp import fit_ntk_gp
@@ -203,3 +204,15 @@ def test_the_gaussian_process_of_the_gradients_against_the_dense_truth(most_rows
     inputs = with_every_action(x[:1].repeat(4000, 1), 3)
     found = made.draw(inputs).view(-1, 3).var(dim=0)
     torch.testing.assert_close(found, gp.variance(inputs[:3]), rtol=0.12, atol=1e-3)
+
+
+def test_a_root_of_what_rounding_has_made_indefinite() -> None:
+    Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+    values = torch.tensor([-50.0, 0.0, 1.0, 10.0, 1e4, 1e8], dtype=torch.float64)
+    L = root_beside_identity((Q * values) @ Q.mT)
+    want = torch.eye(6, dtype=torch.float64) + (Q * values.clamp_min(0)) @ Q.mT
+    torch.testing.assert_close(L @ L.mT, want, rtol=1e-9, atol=1e-6)
+    fine = (Q * values.clamp_min(1)) @ Q.mT
+    torch.testing.assert_close(
+        root_beside_identity(fine), torch.linalg.cholesky(torch.eye(6, dtype=torch.float64) + fine)
+    )
