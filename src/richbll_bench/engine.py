@@ -1,28 +1,43 @@
 """Jobs side by side: joblib is the only parallel interface, on this machine or on a Ray cluster that is there already.
 
-Records are appended by this process, job by job, so a run that is killed goes on where it was.
+Records are appended by this process, job by job, so a run that is killed goes on where it was. A job that fails does
+not stop the others; the run says at its end which ones failed.
 """
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from tqdm import tqdm
 
-from richbll.errors import RichBLLWarning
+from richbll.errors import RichBLLError, RichBLLWarning
 from richbll_bench.errors import EngineError
-from richbll_bench.experiment import Experiment, Job, Size
+from richbll_bench.experiment import Experiment, Job, Size, UnfinishedError
 from richbll_bench.records import Record, Records
 
 ENGINES = ("local", "ray")
 
 
-def missing(job: Job, records: Records) -> Job | None:
-    """The job for the seeds that are not all on record under its settings; None when there are none."""
-    seeds = [seed for seed in job.seeds if not all(records.done(key, job.settings) for key in job.keys(seed))]
-    return replace(job, seeds=tuple(seeds)) if seeds else None
+@dataclass(frozen=True)
+class Ended:
+    """A job and its records, and why there are not all of them."""
+
+    job: Job
+    made: Sequence[Record] = ()
+    failure: str | None = None
+    trace: str = ""
+
+
+def missing(job: Job, records: Records) -> list[Job]:
+    """The job for what is not on record under its settings: for every seed, the methods that it lacks."""
+    lacking: dict[tuple[str, ...], list[int]] = {}
+    for seed in job.seeds:
+        methods = tuple(key.method for key in job.keys(seed) if not records.done(key, job.settings))
+        lacking.setdefault(methods, []).append(seed)
+    return [replace(job, methods=methods, seeds=tuple(seeds)) for methods, seeds in lacking.items() if methods]
 
 
 def wanted(experiment: Experiment, size: Size) -> list[Job]:
@@ -51,22 +66,35 @@ def run(
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run what is missing; returns how many records were added."""
-    found = [missing(job, records) for job in wanted(experiment, size)]
-    todo = sorted((job for job in found if job is not None), key=lambda job: -job.cost * len(job.seeds))
-    say(f"{experiment.name}: {len(todo)} of {len(found)} jobs to run, {sum(len(job.seeds) for job in todo)} seeds")
-    count = 0
+    jobs = wanted(experiment, size)
+    todo = sorted((part for job in jobs for part in missing(job, records)), key=lambda job: -job.cost * len(job.seeds))
+    say(f"{experiment.name}: {len(todo)} jobs to run, {sum(len(job.seeds) for job in todo)} seeds")
+    count, failed = 0, []
     disable = None if progress is None else not progress
     with tqdm(total=len(todo), desc=experiment.name, unit="job", disable=disable) as bar:
-        for job, made in _results(todo, num_jobs, engine):
-            for record in made:
+        for ended in _results(todo, num_jobs, engine):
+            for record in ended.made:
                 records.append(record)
-            count += len(made)
+            count += len(ended.made)
             bar.update()
-            say(f"{job.name}: {len(made)} records")
+            say(f"{ended.job.name}: {ended.failure or f'{len(ended.made)} records'}")
+            if ended.failure is not None:
+                failed.append(ended)
+    if failed:
+        raise EngineError(_failures(failed, len(todo)))
     return count
 
 
-def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[tuple[Job, Sequence[Record]]]:
+def _failures(failed: Sequence[Ended], count: int) -> str:
+    kinds = {ended.failure for ended in failed}
+    if len(kinds) == 1 and len(failed) == count and not failed[0].trace:
+        return str(failed[0].failure)
+    lines = [f"{ended.job.name}, seeds {', '.join(map(str, ended.job.seeds))}: {ended.failure}" for ended in failed]
+    heading = f"{len(failed)} of {count} jobs failed; the records of the others are kept."
+    return "\n".join([heading, *lines, failed[0].trace]).rstrip()
+
+
+def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[Ended]:
     """As they come."""
     if not jobs:
         return
@@ -86,13 +114,20 @@ def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[tuple[Job,
             yield from Parallel(n_jobs=num_jobs, batch_size=1)(delayed(_on_one_thread)(job) for job in some)
 
 
-def _done(job: Job) -> tuple[Job, Sequence[Record]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RichBLLWarning)  # what they are about is in the settings and on purpose
-        return job, job.run(job)
+def _done(job: Job) -> Ended:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RichBLLWarning)  # what they are about is in the settings and on purpose
+            return Ended(job, job.run(job))
+    except UnfinishedError as error:
+        return Ended(job, error.made, str(error), error.trace)
+    except RichBLLError as error:  # says all that there is to say
+        return Ended(job, failure=str(error))
+    except Exception as error:
+        return Ended(job, failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-def _on_one_thread(job: Job) -> tuple[Job, Sequence[Record]]:
+def _on_one_thread(job: Job) -> Ended:
     """In a process of its own, beside others."""
     torch.set_num_threads(1)
     return _done(job)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from richbll.errors import RichBLLError
 from richbll_bench.records import Key, Record
 from richbll_bench.tables import Table
 
@@ -35,7 +36,7 @@ class Job:
     """Some records that are made together: methods on one data set, for several seeds at once.
 
     `run` is a function of a module, so that other processes can be given it; it is called with the seeds that are
-    missing and returns the metrics of every method and seed.
+    missing and returns the metrics of every method and seed, or raises an `UnfinishedError` with those that it has.
     """
 
     experiment: str
@@ -54,6 +55,14 @@ class Job:
     def keys(self, seed: int) -> list[Key]:
         """The records of a seed."""
         return [Key(self.experiment, self.dataset, method, seed) for method in self.methods]
+
+
+class UnfinishedError(RichBLLError):
+    """Some methods of a job failed; what the others gave is `made`."""
+
+    def __init__(self, message: str, made: Sequence[Record], trace: str) -> None:
+        super().__init__(message)
+        self.made, self.trace = made, trace
 
 
 @dataclass(frozen=True)

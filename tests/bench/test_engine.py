@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from richbll_bench.engine import missing, run
-from richbll_bench.errors import EngineError
+from richbll_bench.errors import EngineError, MissingDatasetError
 from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.records import Key, Record, Records, new_record
 
@@ -19,8 +20,8 @@ from richbll_bench.records import Key, Record, Records, new_record
 def work(job: Job) -> list[Record]:
     """Settings say how long it takes, and whether it fails."""
     time.sleep(job.settings.get("sleep", 0.0))
-    if job.settings.get("fails"):
-        raise ValueError("this job fails")
+    if kind := job.settings.get("fails"):
+        raise {"ValueError": ValueError, "MissingDatasetError": MissingDatasetError}[kind]("this job fails")
     return [
         new_record(key, job.settings, {"value": seed, "process": os.getpid()}, seconds=1.0)
         for seed in job.seeds
@@ -64,14 +65,14 @@ def test_only_some_methods(tmp_path: Path) -> None:
         run(MADE_UP, Size(1, methods=("c",)), records, progress=False)
 
 
-def test_a_seed_of_which_one_method_is_missing_is_run(tmp_path: Path) -> None:
-    records, job = Records(tmp_path), jobs(Size(2))[0]
+def test_of_a_seed_only_the_missing_methods_are_run(tmp_path: Path) -> None:
+    records, job = Records(tmp_path), jobs(Size(3))[0]
     records.append(new_record(Key("made-up", "one", "a", 0), job.settings, {"value": 0}, 1.0))
     for method in ("a", "b"):
         records.append(new_record(Key("made-up", "one", method, 1), job.settings, {"value": 1}, 1.0))
-    found = missing(job, records)
-    assert found is not None
-    assert found.seeds == (0,)
+    assert [(part.methods, part.seeds) for part in missing(job, records)] == [(("b",), (0,)), (("a", "b"), (2,))]
+    assert run(MADE_UP, Size(3, datasets=("one",)), records, progress=False) == 3
+    assert len(records.path("made-up").read_text().splitlines()) == 6
 
 
 def test_side_by_side_the_records_are_the_same(tmp_path: Path) -> None:
@@ -83,16 +84,23 @@ def test_side_by_side_the_records_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2])
-def test_a_job_that_fails_leaves_the_records_of_others(tmp_path: Path, num_jobs: int) -> None:
+def test_a_job_that_fails_does_not_stop_the_others(tmp_path: Path, num_jobs: int) -> None:
     def some(size: Size) -> list[Job]:
-        good, bad = jobs(size)[:2]
-        return [good, Job(bad.experiment, bad.dataset, bad.methods, bad.seeds, {"fails": True}, work, cost=0.1)]
+        bad, good, last = jobs(size)[:3]
+        return [replace(bad, settings={"fails": "ValueError"}, cost=9.0), good, last]
 
     records = Records(tmp_path)
-    with pytest.raises(ValueError, match="this job fails"):
+    with pytest.raises(EngineError, match=r"1 of 3 jobs failed(.|\n)*one: a, b, seeds 0: ValueError: (.|\n)*in work"):
         run(Experiment("made-up", "", "", 1, some), Size(1), records, num_jobs=num_jobs, progress=False)
-    if num_jobs == 1:  # side by side, which of them ends first is not known
-        assert {dataset for dataset, *_ in values(records)} == {"one"}
+    assert {dataset for dataset, *_ in values(records)} == {"two", "three"}
+
+
+def test_where_all_fail_for_one_reason_it_is_said_once(tmp_path: Path) -> None:
+    def some(size: Size) -> list[Job]:
+        return [replace(job, settings={"fails": "MissingDatasetError"}) for job in jobs(size)]
+
+    with pytest.raises(EngineError, match=r"^this job fails$"):
+        run(Experiment("made-up", "", "", 1, some), Size(1), Records(tmp_path), progress=False)
 
 
 KILLED = """

@@ -1,11 +1,13 @@
 """Jobs of images: every method of a seed on the network that they share, or on networks of its own."""
 
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from richbll_bench.experiment import Job, Size
+from richbll_bench.errors import DatasetError
+from richbll_bench.experiment import Job, Size, UnfinishedError
 from richbll_bench.images import methods
 from richbll_bench.images.backbones import Setting
 from richbll_bench.images.task import Fitted, Method, Task
@@ -31,16 +33,30 @@ def task_of(job: Job, seed: int) -> Task:
 
 
 def records_of(job: Job, evaluate: Evaluate) -> list[Record]:
-    """A record's seconds are the wall clock's for fitting and evaluating, and for training where that was now."""
-    made = []
+    """A record's seconds are the wall clock's for fitting and evaluating, and for training where that was now.
+
+    A method that fails leaves the records of the others.
+    """
+    made: list[Record] = []
+    failed: list[str] = []
+    trace = ""
     for seed in job.seeds:
         task = task_of(job, seed)
         for name in job.methods:
             began = time.perf_counter()
             method = methods.load(name)
-            metrics = evaluate(method.fit(task), task, method)
+            try:
+                metrics = evaluate(method.fit(task), task, method)
+            except DatasetError:
+                raise  # no method has its images
+            except Exception as error:
+                failed.append(f"{name}, seed {seed}: {type(error).__name__}: {error}")
+                trace = trace or traceback.format_exc()
+                continue
             seconds = time.perf_counter() - began
             made.append(new_record(Key(job.experiment, job.dataset, name, seed), job.settings, metrics, seconds))
+    if failed:
+        raise UnfinishedError("; ".join(failed), made, trace)
     return made
 
 

@@ -40,7 +40,7 @@ def test_cifar_from_the_command_to_the_page(tmp_path: Path, capsys: pytest.Captu
     found = records.read("cifar")
     assert len(found) == 5
     assert typed("bench", "cifar", "--tiny", "--seeds", "1", *some, "--records", str(tmp_path)) == 0
-    assert "cifar: 0 of" in capsys.readouterr().out  # all on record
+    assert "cifar: 0 jobs to run" in capsys.readouterr().out  # all on record
     assert len(records.read("cifar")) == 5
     (section,) = [s for s in sections(records, tiny=True) if s.name == "cifar"]
     assert section.problems == []
@@ -64,6 +64,17 @@ def test_a_quick_pair(tmp_path: Path) -> None:
     found = records.read("cifar")
     assert "auroc_mnist" in found[0].metrics
     assert any("FPR95 MNIST" in c.title for table in experiment.tables(found) for c in table.columns)
+
+
+def test_a_method_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(type(methods.load("ll_dropout")), "fit", fails)
+    size, records = Size(1, tiny=True, methods=("map", "ll_dropout", "bll")), Records(tmp_path)
+    with pytest.raises(EngineError, match=r"1 of 1 jobs failed(.|\n)*ll_dropout, seed 0: RuntimeError: no such luck"):
+        run(experiments.load("cifar"), size, records, progress=False)
+    assert {record.key.method for record in records.read("cifar")} == {"map", "bll"}
 
 
 def test_what_the_command_gives_is_in_the_settings() -> None:
