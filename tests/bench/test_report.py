@@ -303,3 +303,22 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captu
     assert stopped.value.code == 1
     assert "There is no folder" in capsys.readouterr().err
     assert not out.exists()
+
+
+ON_RECORD = Records(Path(__file__).parents[2] / "records")
+
+
+@pytest.mark.parametrize("name", ON_RECORD.experiments())
+def test_a_part_of_what_is_on_record_makes_tables_and_figures_too(name: str) -> None:
+    experiment, everything = experiments.load(name), ON_RECORD.read(name)
+    methods = list(dict.fromkeys(record.key.method for record in everything))
+    first_seed, last_seed = (choose(record.key.seed for record in everything) for choose in (min, max))
+    parts = [[record for record in everything if record.key.method == method] for method in methods]
+    for some in (methods[:1], methods[1:2], methods[-2:]):  # of which the seeds differ
+        mixed = [r for r in everything if r.key.seed == (first_seed if r.key.method in some else last_seed)]
+        parts.append(mixed if first_seed != last_seed else [])
+    for part in parts:
+        experiment.tables(part)
+        figures = experiment.figures(part)
+        if figures and not name.startswith("toy"):  # which take seconds to draw
+            figures[0].draw()

@@ -18,7 +18,7 @@ from richbll_bench.tables import (
     Table,
     beside,
     comparison,
-    comparison_table,
+    comparison_tables,
     markdown,
     ours,
     plain_text,
@@ -170,15 +170,16 @@ def test_higher_may_be_better_and_nan_loses() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    with pytest.raises(TableError, match=r"a \(1 records\) and b \(0\) share no seed on boston with metric nll"):
-        comparison(records("a", [1.0]), "a", "b", dataset="boston", metric="nll")
+    assert comparison(records("a", [1.0]), "a", "b", dataset="boston", metric="nll") is None
+    assert comparison_tables([None]) == []
     with pytest.raises(TableError, match="Two records of a on boston with seed 0"):
         comparison(records("a", [1.0]) * 2, "a", "b", dataset="boston", metric="nll")
 
 
 def test_comparison_table() -> None:
     found = records("a", [1.0, 2.0, 3.0]) + records("b", [1.5, 2.0, 2.5])
-    table = comparison_table([comparison(found, "a", "b", dataset="boston", metric="nll")], decimals=2)
+    pair = comparison(found, "a", "b", dataset="boston", metric="nll")
+    (table,) = comparison_tables([None, pair], decimals=2)
     assert markdown(table).splitlines()[2] == "| boston, nll: a − b | 0.00 ± 0.29 | 1 (1 ties) | 3 |"
 
 

@@ -23,7 +23,8 @@ from richbll_bench.images.running import by_settings, records_of, settings
 from richbll_bench.images.task import OUTSIDE, Fitted, Method, Task
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Record
-from richbll_bench.tables import Cell, Column, Row, Table, beside, comparison, comparison_table, ours, summary
+from richbll_bench.tables import Cell, Column, Row, Table, beside, comparison, comparison_tables, ours, summary
+from richbll_bench.tables.table import Better
 
 NAME = "cifar"
 SHARED = (
@@ -116,11 +117,18 @@ def _job(dataset: str, names: tuple[str, ...], seed: int, found: dict[str, Any],
 def tables(records: Sequence[Record]) -> list[Table]:
     """For every data set and size: the paper's table, all measures, all scores, and pairs of methods."""
     made = []
-    for (dataset, *size), found in _groups(records).items():
+    for (dataset, *size), found in _groups(list(map(_by_own_score, records))).items():
         words = size_words(dataset, size)
         made += [*_paper(dataset, found, words), _measures(dataset, found, words), _scores(dataset, found, words)]
         made += [*_pairs(dataset, found, words), *_default_score(dataset, found, words)]
     return made
+
+
+def _by_own_score(record: Record) -> Record:
+    """What a method is judged by is for tables to say; records have all of its scores."""
+    score, outside = methods.load(record.key.method).score, OUTSIDE[record.key.dataset]
+    own = {f"{kind}_{name}": f"{kind}_{name}_{score}" for kind in ("auroc", "fpr95") for name in outside}
+    return replace(record, metrics=record.metrics | {name: record.metrics[found] for name, found in own.items()})
 
 
 def _groups(records: Sequence[Record]) -> dict[tuple[Any, ...], list[Record]]:
@@ -150,16 +158,18 @@ def _paper(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
     if dataset != "cifar10":
         return []
     paper = paper_table("cifar10")
+    own = [name for name in own_networks() if any(record.key.method == name for record in found)]
+    names = {record.key.method for record in found}
+    if not own:  # they have networks of another size, and a table with these
+        paper = replace(paper, rows=tuple(row for row in paper.rows if row.name not in own_networks()))
     table = beside(ours(found, paper, extra=_rows(found)), paper)
     notes = [
-        "AUROC by each method's own score: see the table of scores. The paper's network has width 128, 100 epochs.",
-        "The rate falls along a half cosine, on which the paper says nothing.",
+        "AUROC by each method's own score, which others may be told apart by as well: see the table of scores.",
+        "The paper's network has width 128, 100 epochs. The rate falls along a half cosine; the paper says nothing.",
     ]
-    if any(methods.load(record.key.method).own_networks for record in found):
-        notes.append(
-            f"Methods that train networks of their own have these at width {_SMALL_WIDTH}, {_SMALL_EPOCHS} epochs, and "
-            "others are beside them on such a network: compare within one table only."
-        )
+    if not own:
+        notes.append("Methods that train networks of their own are in the table of smaller networks.")
+    notes += [f"{methods.load(name).title}: {methods.load(name).source}" for name in methods.names() if name in names]
     if any(record.metrics.get("public_svhn") == 0 for record in found):
         notes.append("SVHN: digits cut again from the full numbers, a few grey levels from the public file.")
     return [_named(table, f"{NAME}-{_slug(words)}", words, tuple(notes))]
@@ -238,18 +248,16 @@ def _mean(records: Sequence[Record], metric: str) -> Cell | None:
 
 
 def _pairs(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
-    there = {record.key.method for record in found}
-    measures = [("nll", "lower"), ("ece", "lower"), *((f"auroc_{name}", "higher") for name in OUTSIDE[dataset])]
+    """By labels, and by one score for both, so that methods are compared and not scores."""
+    better: dict[str, Better] = {"nll": "lower", "ece": "lower"}
+    better |= {f"auroc_{name}_{score}": "higher" for score in ("variance", "entropy") for name in OUTSIDE[dataset]}
     pairs = [
-        comparison(found, first, second, dataset=dataset, metric=metric, better="lower" if low == "lower" else "higher")
+        comparison(found, first, second, dataset=dataset, metric=metric, better=which)
         for first, second in _COMPARED
-        for metric, low in measures
-        if {first, second} <= there
+        for metric, which in better.items()
     ]
-    if not pairs:
-        return []
-    table = comparison_table(pairs)
-    return [_named(table, f"{NAME}-paired-{_slug(words)}", f"{words}: pairs of methods, seed by seed")]
+    title = f"{words}: pairs of methods, seed by seed"
+    return [_named(table, f"{NAME}-paired-{_slug(words)}", title) for table in comparison_tables(pairs)]
 
 
 def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
@@ -262,18 +270,14 @@ def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Ta
                 key = replace(record.key, method=f"{name}, {score}")
                 of_score = {metric: record.metrics[f"{metric}_{score}"] for metric in metrics}
                 by_score.append(replace(record, key=key, metrics=of_score))
-    there = {record.key.method for record in by_score}
     pairs = [
         comparison(by_score, first, second, dataset=dataset, metric=metric, better="higher")
         for first in (f"{name}, entropy" for name in _OFFERED)
         for second in (f"map, {score}" for score in _ALONE)
         for metric in metrics
-        if {first, second} <= there
     ]
-    if not pairs:
-        return []
     title = f"{words}: the default score beside those of the network alone, seed by seed"
-    return [_named(comparison_table(pairs), f"{NAME}-default-{_slug(words)}", title)]
+    return [_named(table, f"{NAME}-default-{_slug(words)}", title) for table in comparison_tables(pairs)]
 
 
 def figures(records: Sequence[Record]) -> list[Figure]:

@@ -67,7 +67,8 @@ def _tables(records: Sequence[Record]) -> list[Table]:
             some = _at(records, dataset, count)
             pair = comparison(some, "rich_bll", "bll", dataset=dataset, metric="nll")
             cells = [_mean(some, method, "nll") for method in METHODS]
-            cells += [Cell(pair.mean, pair.error, pair.num_splits), Cell(text=f"{pair.wins} of {pair.num_splits}")]
+            cells += [Cell(pair.mean, pair.error, pair.num_splits) if pair else None]
+            cells += [Cell(text=f"{pair.wins} of {pair.num_splits}") if pair else None]
             cells += [_mean(some, method, "coverage_90") for method in ("bll", "rich_bll")]
             rows.append(Row(f"{dataset}/{count}", f"{dataset}, {count} rows", number, tuple(cells)))
     return [Table("data_size", "Test NLL by the number of rows", tuple(columns), tuple(rows))]
@@ -88,6 +89,8 @@ def _draw(records: Sequence[Record]) -> "Drawing":
         for method in METHODS:
             cells = [(count, _mean(_at(records, dataset, count), method, "nll")) for count in counts]
             points = [(count, cell.mean, cell.error or 0.0) for count, cell in cells if cell is not None]
+            if not points:
+                continue
             axes.errorbar(
                 *zip(*points, strict=True),
                 label=methods.load(method).title,

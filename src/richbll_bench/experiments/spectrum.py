@@ -174,7 +174,9 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         "seeds. The dotted line is r, the number of the last layer's features. Few directions hold most of the NTK, "
         "but they are not all within the last layer's span: the residual ε says how much is not."
     )
-    return [Figure(NAME, "Spectrum of the empirical NTK", caption, lambda: drawn(records))] if records else []
+    there = [name for name in titles(records) if all(values_of(records, name, kernel, "trace") for kernel in KERNELS)]
+    some = [record for record in records if record.key.dataset in there]
+    return [Figure(NAME, "Spectrum of the empirical NTK", caption, lambda: drawn(some))] if some else []
 
 
 def drawn(records: Sequence[Record]) -> "Drawing":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 DATASETS = ("boston", "concrete", "energy", "power", "wine_red")
+_ALL = "rich_bll_s_100"
 PERCENTAGES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 
 
@@ -43,33 +44,40 @@ def _tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _figures(records: Sequence[Record]) -> list[Figure]:
+    if not (points := _points(records)):
+        return []
     return [
         Figure(
             "subsample",
             "NLL against the share of the rows",
             "Mean over seeds of the test NLL, less that of all rows; bars are standard errors of the difference.",
-            lambda: _draw(records),
+            lambda: _draw(points),
         )
     ]
 
 
-def _draw(records: Sequence[Record]) -> "Drawing":
+def _points(records: Sequence[Record]) -> dict[str, list[tuple[int, float, float]]]:
+    """For each data set: percentage, mean of the difference and its error, over the seeds that have both."""
+    values = {(r.key.dataset, r.key.method, r.key.seed): r.metrics["nll"] for r in records}
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    for dataset in dict.fromkeys(r.key.dataset for r in records):
+        for percentage in PERCENTAGES:
+            whole = {seed: nll for (name, one, seed), nll in values.items() if (name, one) == (dataset, _ALL)}
+            part = {seed: values.get((dataset, f"rich_bll_s_{percentage}", seed)) for seed in whole}
+            differences = [nll - whole[seed] for seed, nll in part.items() if nll is not None]
+            if differences:
+                cell = summary(differences)
+                found.setdefault(dataset, []).append((percentage, cell.mean or 0.0, cell.error or 0.0))
+    return found
+
+
+def _draw(points: dict[str, list[tuple[int, float, float]]]) -> "Drawing":
     from matplotlib.figure import Figure as Drawing
 
     figure = Drawing(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
-    values = {(r.key.dataset, r.key.method, r.key.seed): r.metrics["nll"] for r in records}
-    seeds = {r.key.seed for r in records}
-    for dataset in dict.fromkeys(r.key.dataset for r in records):
-        points = []
-        for percentage in PERCENTAGES:
-            pairs = [
-                (values.get((dataset, f"rich_bll_s_{percentage}", s)), values.get((dataset, "rich_bll_s_100", s)))
-                for s in seeds
-            ]
-            cell = summary([one - whole for one, whole in pairs if one is not None and whole is not None])
-            points.append((percentage, cell.mean, cell.error or 0.0))
-        shares, means, errors = zip(*points, strict=True)
+    for dataset, of_dataset in points.items():
+        shares, means, errors = zip(*of_dataset, strict=True)
         axes.errorbar(shares, means, errors, label=dataset, capsize=2)
     axes.axhline(0, color="0.6", linewidth=0.8)
     axes.set(xlabel="rows used (%)", ylabel="NLL − NLL of all rows")

@@ -8,7 +8,7 @@ from richbll_bench.experiment import Experiment, Job, Size
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Record
 from richbll_bench.regression.running import on_test_rows, records_of
-from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_table, ours
+from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_tables, ours
 from richbll_bench.tables.table import Better
 
 DATASETS = ("boston", "concrete", "energy", "power", "wine_red")
@@ -57,20 +57,18 @@ def _rows() -> list[Row]:
 
 
 def _tables(records: Sequence[Record]) -> list[Table]:
-    paper, there = paper_table("uci_nll"), {(record.key.dataset, record.key.method) for record in records}
-    others = [name for name in dict.fromkeys(name for name, _ in there) if name not in DATASETS]
+    paper = paper_table("uci_nll")
+    others = [name for name in dict.fromkeys(record.key.dataset for record in records) if name not in DATASETS]
     pairs = [
         comparison(records, first, second, dataset=dataset, metric="nll")
         for first, second in _COMPARED
         for dataset in (*DATASETS, *sorted(others))
-        if {(dataset, first), (dataset, second)} <= there
     ]
     found = [beside(ours(records, paper, extra=_rows()), paper)]
     if others:  # data sets that the paper does not have
         columns = tuple(replace(paper.columns[0], name=name, title=name, dataset=name) for name in sorted(others))
         found.append(_of_columns(records, paper, "uci_others", "Other data sets, test NLL", columns))
-    if pairs:
-        found.append(comparison_table(pairs))
+    found += comparison_tables(pairs)
     for metric, title, better, decimals in _MORE:
         columns = tuple(replace(c, metric=metric, better=better, decimals=decimals) for c in paper.columns)
         found.append(_of_columns(records, paper, f"uci_{metric}", title, columns))

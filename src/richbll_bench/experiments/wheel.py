@@ -17,7 +17,7 @@ from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.looks import COLORS
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Key, Record, new_record
-from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_table, ours, summary
+from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_tables, ours, summary
 from richbll_bench.tables.table import Better
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _current(records: Sequence[Record]) -> list[Record]:
 def _tables(records: Sequence[Record]) -> list[Table]:
     if not (records := _current(records)):
         return []
-    paper, there = paper_table("wheel_bandit"), {(record.key.dataset, record.key.method) for record in records}
+    paper = paper_table("wheel_bandit")
     found = [beside(ours(records, paper, extra=_others()), paper)]
     notes = tuple(f"{agents.load(name).title}: {agents.load(name).source}" for name in agents.names())
     found = [replace(found[0], notes=(*found[0].notes, *notes))]
@@ -120,10 +120,8 @@ def _tables(records: Sequence[Record]) -> list[Table]:
         comparison(records, first, second, dataset=dataset(delta), metric="regret")
         for first, second in _COMPARED
         for delta in DELTAS
-        if {(dataset(delta), first), (dataset(delta), second)} <= there
     ]
-    if pairs:
-        found.append(comparison_table(pairs, decimals=3))
+    found += comparison_tables(pairs, decimals=3)
     for metric, title, better, decimals in _MORE:
         if any(metric in record.metrics for record in records):
             columns = tuple(replace(c, metric=metric, better=better, decimals=decimals) for c in paper.columns)

@@ -4,7 +4,7 @@ from richbll_bench.tables.beside import beside
 from richbll_bench.tables.bold import with_bold
 from richbll_bench.tables.markdown import markdown
 from richbll_bench.tables.ours import ours
-from richbll_bench.tables.paired import Paired, comparison, comparison_table
+from richbll_bench.tables.paired import Paired, comparison, comparison_tables
 from richbll_bench.tables.structure import structure
 from richbll_bench.tables.summary import summary
 from richbll_bench.tables.table import Cell, Column, Row, Table
@@ -18,7 +18,7 @@ __all__ = [
     "Table",
     "beside",
     "comparison",
-    "comparison_table",
+    "comparison_tables",
     "markdown",
     "ours",
     "plain_text",

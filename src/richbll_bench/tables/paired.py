@@ -1,7 +1,7 @@
 """Two methods on the same splits: what the difference is, and how often the first is better."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from richbll_bench.errors import TableError
@@ -33,8 +33,11 @@ class Paired:
 
 def comparison(
     records: Iterable[Record], first: str, second: str, *, dataset: str, metric: str, better: Better = "lower"
-) -> Paired:
-    """Compare two methods per split: mean difference, its standard error, and the number of wins. NaN loses."""
+) -> Paired | None:
+    """Compare two methods per split: mean difference, its standard error, and the number of wins. NaN loses.
+
+    None where they share no split.
+    """
     one: dict[int, float] = {}
     other: dict[int, float] = {}
     for record in records:
@@ -46,9 +49,7 @@ def comparison(
                     values[record.key.seed] = record.metrics[metric]
     common = sorted(one.keys() & other.keys())
     if not common:
-        raise TableError(
-            f"{first} ({len(one)} records) and {second} ({len(other)}) share no seed on {dataset} with metric {metric}."
-        )
+        return None
     difference = summary([one[seed] - other[seed] for seed in common])
     losses = [(_loss(one[seed], better), _loss(other[seed], better)) for seed in common]
     assert difference.mean is not None
@@ -66,8 +67,8 @@ def comparison(
     )
 
 
-def comparison_table(pairs: Sequence[Paired], *, decimals: int = 4) -> Table:
-    """One row per comparison."""
+def comparison_tables(pairs: Iterable[Paired | None], *, decimals: int = 4) -> list[Table]:
+    """One row per comparison; no table where there are none."""
     columns = (
         Column("difference", "difference", decimals=decimals),
         Column("wins", "wins of the first"),
@@ -84,8 +85,9 @@ def comparison_table(pairs: Sequence[Paired], *, decimals: int = 4) -> Table:
             ),
         )
         for pair in pairs
+        if pair is not None
     ]
-    return Table("paired", "Paired comparison on the same splits", columns, tuple(rows))
+    return [Table("paired", "Paired comparison on the same splits", columns, tuple(rows))] if rows else []
 
 
 def _loss(value: float, better: Better) -> float:

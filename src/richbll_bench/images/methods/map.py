@@ -12,8 +12,8 @@ class Alone:
 
     name: str = "map"
     title: str = "MAP"
-    source: str = "The network as it was trained; 1 − max p as the score, entropy and energy beside it."
-    score: str = "max_prob"
+    source: str = "The network as it was trained; the entropy as the score, 1 − max p and energy beside it."
+    score: str = "entropy"
     own_networks: int = 0
 
     def fit(self, task: Task) -> Fitted:
