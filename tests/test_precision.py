@@ -17,6 +17,7 @@ The whole zoo stays below 10 ε; 16 ε is asked. Directions of the features belo
 library leaves them out of the projection, and so does the truth here.
 """
 
+import copy
 import warnings
 from collections.abc import Iterator
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from richbll import RichBLL, load
 from richbll.errors import RichBLLWarning
+from richbll.solvers import exact, plan
 from tests.cases import Case, Forward, make
 from tests.reference import dense
 
@@ -191,3 +193,27 @@ def test_residuals_are_not_rounded(dtype: torch.dtype) -> None:
     torch.testing.assert_close(uq._state.moments.residual_sq, errors.square().sum(0), rtol=1e-12, atol=0)
     uq.tune((case.train, y), method="mse")
     torch.testing.assert_close(uq.noise_variance, errors.square().mean(0), rtol=1e-12, atol=0)
+
+
+# ---------------------------------------------------------------------- features that hardly vary
+
+
+@pytest.mark.parametrize(("solver", "passes"), [("exact", 1), ("exact", 2), ("cross", 1)])
+@pytest.mark.parametrize("width", [50, 256])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.ReLU])
+def test_smooth_features_of_few_inputs_in_float32(
+    activation: type[nn.Module], width: int, solver: str, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Singular values fall to the rounding of float32, and 1/s² multiplies what is wrong with H."""
+    if passes == 2:
+        monkeypatch.setattr(exact, "exact_plan", lambda shapes, size, may_cache: plan.exact_plan(shapes, size, False))
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 150).unsqueeze(1)
+    hidden = [nn.Linear(1, width), activation(), nn.Linear(width, width), activation()]
+    model = nn.Sequential(*hidden, nn.Linear(width, 1))
+    given = {"noise_variance": SIGMA2, "ridge": 0.0, "solver": solver}
+    found = RichBLL(model, **given).fit(x).predict(x).epistemic_variance.flatten().double().numpy()
+    jacobians = dense.jacobians(copy.deepcopy(model).double(), "4", (x.double(),))
+    phi_r, phi_m = jacobians.phi_r[0], jacobians.phi_m[0]
+    want = dense.rich_covariance(phi_r, phi_m, phi_r, SIGMA2).diagonal()
+    np.testing.assert_allclose(found, want, rtol=5e-3)

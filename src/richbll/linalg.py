@@ -43,17 +43,6 @@ def psd_root(name: str, matrix: Tensor) -> Tensor:
     return values.sqrt().unsqueeze(-1) * vectors.mT
 
 
-def cholesky(name: str, matrix: Tensor) -> Tensor:
-    """Lower L with L Lᵀ = matrix, for a positive definite matrix."""
-    L, info = torch.linalg.cholesky_ex(matrix)
-    if bool((info != 0).any()):
-        raise NumericalError(
-            f"The Cholesky factorisation of {_describe(name, matrix)} failed. "
-            "Rescale the model's features or outputs, or look for Inf in the weights."
-        )
-    return L
-
-
 def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin singular value decomposition P diag(s) Oᵀ, returned as (P, s, Oᵀ)."""
     try:

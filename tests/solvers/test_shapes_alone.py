@@ -10,7 +10,7 @@ from richbll.network.records import SiteShape
 from richbll.network.structure import Dense, Outer
 from richbll.sketches import make_sketch, sketch_names
 from richbll.solvers.routes.explicit import kept_energy, ranges_of
-from richbll.solvers.routes.gram import Rowwise, gram_energy
+from richbll.solvers.routes.gram import Rowwise, energy_in
 
 N, C, RHO, WIDTH = 20_000, 3, 1_000, 100_000
 
@@ -26,7 +26,7 @@ def test_energy_of_wide_layers(dtype: torch.dtype) -> None:
     dense = Dense(empty(C, N, WIDTH, dtype=dtype))
     working = torch.promote_types(dtype, torch.float32)
     rows = Rowwise({("w", 0): [outer]}, {("b", 0): dense})
-    H, trace = gram_energy(rows, empty(N, RHO, dtype=working), C, Alone())
+    H, trace = energy_in(rows, empty(N, RHO, dtype=working), C, Alone(), working)
     assert (H.shape, trace.shape) == ((C, RHO, RHO), (C,))
     assert {t.dtype for t in (H, trace)} == {torch.float64}
     assert {t.device.type for t in (H, trace)} == {"meta"}

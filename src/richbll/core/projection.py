@@ -47,6 +47,11 @@ class Spectrum:
         return rough(self.s[: self.num_alive])
 
     @property
+    def kept_scale(self) -> Tensor:
+        """The same over the kept directions."""
+        return self.rough_scale[: self.rank]
+
+    @property
     def rough_whitener(self) -> Tensor:
         """V = Q diag(1/s) over all directions that are not zero; Φ^r V is orthonormal only roughly."""  # (r, alive)
         return self.Q[:, : self.num_alive] / self.rough_scale

@@ -79,11 +79,13 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
     with no_autocast(whitener.device):
-        H, trace = _energy(kept, [u.to(working(dtype)) for u in U], plan, size, ranks)
+        H, trace = _energy(kept, [u.to(working(dtype)) for u in U], spectrum, plan, size, ranks)
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
-def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: Ranks) -> tuple[Tensor, Tensor]:
+def _energy(
+    kept: list[_Kept], U: list[Tensor], spectrum: Spectrum, plan: Plan, size: Size, ranks: Ranks
+) -> tuple[Tensor, Tensor]:
     """H and tr K, summed over all routes and all processes."""
     c, alive, device = size.num_gradients, size.rank, U[0].device
     H = torch.zeros(c, alive, alive, dtype=torch.float64, device=device)
@@ -100,7 +102,8 @@ def _energy(kept: list[_Kept], U: list[Tensor], plan: Plan, size: Size, ranks: R
                 trace += squared.sum(dim=1)
         H += more
     if others and alive:
-        more, extra = gram_energy(joined(parts, others, ranks, device), ranks.rows(torch.cat(U)), c, ranks)
+        rows = joined(parts, others, ranks, device)
+        more, extra = gram_energy(rows, ranks.rows(torch.cat(U)), spectrum.kept_scale, c, ranks)
         H += more
         trace += extra
     ranks.add(H, trace)
@@ -153,6 +156,7 @@ class _Again:
     ) -> None:
         self._network, self._reader, self._block, self._others, self._memory = network, reader, block, others, memory
         self._whitener, self._num_sure = spectrum.rough_whitener, spectrum.num_sure
+        self._kept_scale = spectrum.kept_scale
         sites = {part.shape.site: part.shape for part in block} | {shape.site: shape for shape in others}
         self._wanted = list(sites.values())
         c, (r, alive), device = network.num_gradients, self._whitener.shape, self._whitener.device
@@ -225,7 +229,7 @@ class _Again:
         if self._others:
             self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
             rows, U = kept_rows(self.state, self._others, ranks)
-            more, extra = gram_energy(rows, U, c, ranks)
+            more, extra = gram_energy(rows, U, self._kept_scale, c, ranks)
             H += more
             trace = trace + extra
         ranks.add(H, trace)

@@ -5,6 +5,9 @@ For a linear layer K = (a aᵀ) ∘ (g gᵀ). K is symmetric, so only blocks i �
     S = Σ_i U_iᵀ (½ K_ii U_i + Σ_{j>i} K_ij U_j)
 
 H = S + Sᵀ.
+
+In float32 K is off by ε‖φ^m‖², and so is H; its directions count 1/s² in AᵀA, which features that hardly vary make
+large. Where that would show, K is formed again in float64.
 """
 
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from richbll.solvers.solution import State
 _GLIMPSE = 64  # rows that show most of the columns which are not zero
 _NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products
 _BLOCK = 512  # rows at a time; fewer where several processes share them
+_ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class Rowwise:
         factors = sum(f.shape[2] * f.shape[3] for uses in self.outers.values() for use in uses for f in use.tensors)
         return factors + sum(d.size for d in self.dense.values())
 
-    def rows(self, start: int, stop: int) -> "Rowwise":
+    def rows(self, start: int, stop: int, dtype: torch.dtype) -> "Rowwise":
         """Of some examples."""
-        part = slice(start, stop)
-        outers = {
-            site: [Outer(use.left[:, part], use.right[:, part]) for use in uses] for site, uses in self.outers.items()
-        }
-        return Rowwise(outers, {site: Dense(d.values[:, part]) for site, d in self.dense.items()})
+
+        def some(values: Tensor) -> Tensor:
+            return values[:, start:stop].to(dtype)
+
+        outers = {site: [Outer(some(use.left), some(use.right)) for use in uses] for site, uses in self.outers.items()}
+        return Rowwise(outers, {site: Dense(some(d.values)) for site, d in self.dense.items()})
 
     def gram(self, other: "Rowwise") -> Tensor:
         """K between these examples and those."""  # (c, n, n')
@@ -132,8 +137,27 @@ def drop_rows(state: State) -> None:
         del state[name]
 
 
-def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """H (c, ρ, ρ) and tr K (c,), float64. U (N, ρ) is that of all processes; blocks are shared out among them."""
+def gram_energy(rows: Rowwise, U: Tensor, s: Tensor, c: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """H (c, ρ, ρ) and tr K (c,), float64, of this process's part; s holds the singular values of the kept directions.
+
+    U (N, ρ) is that of all processes; blocks are shared out among them.
+    """
+    H, trace = energy_in(rows, U, c, ranks, U.dtype)
+    if U.dtype != torch.float64 and _is_rough(H, trace, s, len(U), U.dtype, ranks):
+        H, trace = energy_in(rows, U, c, ranks, torch.float64)
+    return H, trace
+
+
+def _is_rough(H: Tensor, trace: Tensor, s: Tensor, N: int, dtype: torch.dtype, ranks: Ranks) -> bool:
+    """Whether an error of ε tr K / N in H_ii is much in 1 + H_ii/s_i² for some direction i."""
+    energy, trace = H.diagonal(dim1=1, dim2=2)[:, : len(s)].clone(), trace.clone()
+    ranks.add(energy, trace)
+    error = torch.finfo(dtype).eps * trace.unsqueeze(1) / max(1, N)  # (c, 1)
+    return bool((error > _ROUGH * (s.square() + energy.clamp_min(0))).any())
+
+
+def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The same, with K in one precision."""
     N, rho = U.shape
     block = _BLOCK if rows.width > _NARROW else _BLOCK // 2
     if ranks.size > 1:
@@ -142,16 +166,16 @@ def gram_energy(rows: Rowwise, U: Tensor, c: int, ranks: Ranks) -> tuple[Tensor,
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
     starts = list(range(0, N, block))
     for i in _evenly(starts, ranks):
-        mine = rows.rows(i, i + block)
+        mine = rows.rows(i, i + block, dtype)
         KU: Tensor | None = None
         for j in range(i, N, block):
-            K = mine.gram(mine if i == j else rows.rows(j, j + block))  # (c, n, n')
+            K = mine.gram(mine if i == j else rows.rows(j, j + block, dtype))  # (c, n, n')
             if i == j:
                 trace += K.diagonal(dim1=1, dim2=2).sum(dim=1, dtype=torch.float64)
                 K = K / 2
-            KU = _plus(KU, K @ U[j : j + block].to(K.dtype) if c > 1 else (K[0] @ U[j : j + block].to(K.dtype))[None])
+            KU = _plus(KU, K @ U[j : j + block].to(dtype) if c > 1 else (K[0] @ U[j : j + block].to(dtype))[None])
         assert KU is not None
-        S += U[i : i + block].mT.to(KU.dtype) @ KU
+        S += U[i : i + block].mT.to(dtype) @ KU
     return S + S.mT, trace
 
 
