@@ -109,14 +109,14 @@ def test_hostile_headers(case, path) -> None:
     save_file({"W": torch.zeros(1)}, path, metadata={"richbll": "[1, 2]"})
     with pytest.raises(ArtifactError, match="format 'list'"):
         load(path, case.model)
-    save_file({"W": torch.zeros(1)}, path, metadata={"richbll": '{"format": 1}'})
+    save_file({"W": torch.zeros(1)}, path, metadata={"richbll": '{"format": 2}'})
     with pytest.raises(ArtifactError, match="missing or malformed"):
         load(path, case.model)
 
 
 def test_another_format_version(case, path) -> None:
     rewrite(path, format=99)
-    with pytest.raises(ArtifactError, match="has format 99; this version of richbll reads format 1"):
+    with pytest.raises(ArtifactError, match="has format 99; this version of richbll reads format 2"):
         load(path, case.model)
 
 

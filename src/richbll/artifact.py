@@ -1,6 +1,5 @@
 """Saving and loading: safetensors with JSON in its header. No pickle, no training data, no model weights."""
 
-import hashlib
 import math
 import os
 import warnings
@@ -19,12 +18,13 @@ from richbll.core.projection import Projection, Spectrum
 from richbll.errors import ArtifactError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted
 from richbll.likelihoods.conformal import Calibration
+from richbll.network.fingerprint import weights_digest
 from richbll.network.last_layer import LastLayer
 from richbll.network.taps import Tap
 from richbll.precision import float64_device
 from richbll.solvers.solution import Additive
 
-FORMAT = 1
+FORMAT = 2
 _KEY = "richbll"
 
 
@@ -38,16 +38,6 @@ def architecture(model: nn.Module) -> dict[str, str]:
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state; extra state of another kind is left out."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A hash of the first values of every tensor: enough to notice that a model was trained further."""
-    digest = hashlib.sha256()
-    for name, tensor in _state(model).items():
-        digest.update(name.encode())
-        tensor = tensor.to_dense() if tensor.is_sparse else tensor
-        digest.update(tensor.detach().flatten()[:1024].cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -138,7 +128,7 @@ def read_saved(path: str | os.PathLike[str], device: str | torch.device) -> Save
                 f"{path} has format {header.get('format')!r}; this version of richbll reads format {FORMAT}."
             )
         there = float64_device(torch.device(device))
-        tensors = {name: file.get_tensor(name).to(there) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).to(there, copy=True) for name in file.keys()}  # noqa: SIM118
     try:
         fitted, options, calibration = _rebuilt(header, tensors)
         saved = Saved(fitted, options, calibration, header["architecture"], str(header.get("weights")))

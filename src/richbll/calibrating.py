@@ -87,7 +87,7 @@ def _evidence_moments(model: nn.Module, fitted: Fitted, options: Options) -> tup
     """‖e‖², N, λ and wᵀ(BᵀB)⁻¹w."""
     if not options.is_regression or options.noise_function is not None:
         raise OptionError("The evidence is that of regression with constant noise.")
-    if fitted.num_added:
+    if fitted.num_added or fitted.pull is not None:
         raise OptionError("The evidence is that of the fit; after update() call fit on all of the data first.")
     if fitted.moments.residual_sq is None:
         raise DataError("The evidence needs residuals, but the training data had no targets.")

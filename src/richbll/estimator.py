@@ -15,7 +15,7 @@ from richbll.core.posterior import covariance
 from richbll.diagnostics.diagnosis import Diagnosis
 from richbll.errors import MemoryBudgetError, OptionError
 from richbll.export import UncertainModule
-from richbll.fitted import UncertaintyHead, head_for
+from richbll.fitted import Fitted, UncertaintyHead, head_for
 from richbll.functions import FunctionSamples
 from richbll.holding import PosteriorHolder
 from richbll.keeping import Keeping
@@ -247,21 +247,22 @@ class RichBLL(PosteriorHolder):
             >>> bool((pred.std >= 0.5 ** 0.5).all())
             True
         """
+        fitted, calibration = self._state, self._calibration
         a, f = self._forward(x)
-        mean, variance = self._head_for(a).in_parts(a, f)
+        mean, variance = self._head_for(fitted, a).in_parts(a, f)
         for part in (mean, variance):
             finite_rows("prediction", "x", part)
         given = {"link": link, "num_samples": num_samples, "seed": seed, "score": score}
         asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not self._options.is_regression:
             exclusive = self._options.likelihood == "classification"
-            return ClassPredictive(mean, variance, exclusive, calibration=self._calibration, **asked)
+            return ClassPredictive(mean, variance, exclusive, calibration=calibration, **asked)
         if asked:
             raise OptionError(f"predict takes no options for regression, but got {', '.join(asked)}.")
-        noise = self._state.noise_variance.to(variance)
+        noise = fitted.noise_variance.to(variance)
         if self._options.noise_function is not None:
             noise = noise * noise_at(self._options.noise_function, self._inputs(x), f).to(variance)
-        return RegressionPredictive(mean, variance, noise, self._calibration)
+        return RegressionPredictive(mean, variance, noise, calibration)
 
     def joint(self, x: Any) -> JointPredictive:
         """Mean and full covariance of the function over the points of x, per output; without noise.
@@ -279,7 +280,7 @@ class RichBLL(PosteriorHolder):
                 f"The joint covariance of {len(a)} points takes {human_bytes(needed)}, more than memory_budget "
                 f"({human_bytes(self._options.memory)}). Ask for fewer points, or draw functions: sample_functions."
             )
-        head = self._head_for(a)
+        head = self._head_for(self._state, a)
         Z = head.whitened(a)
         with no_autocast(Z.device):
             mean, S_B = head.mean(Z, f), covariance(Z)
@@ -329,12 +330,15 @@ class RichBLL(PosteriorHolder):
         """Inputs where the model begins."""
         return inputs_of(x).to(fitting.device_of(self._model))
 
-    def _head_for(self, a: Tensor) -> UncertaintyHead:
-        """The head in the device and precision of these features, made once."""
-        head = self._head
+    def _head_for(self, fitted: Fitted, a: Tensor) -> UncertaintyHead:
+        """The head in the device and precision of these features, made once for a fitted value."""
         wanted = torch.promote_types(a.dtype, torch.float32)
-        if head is None or head.weight.device != a.device or head.weight.dtype != wanted:
-            head = self._head = head_for(self._state, a)
+        if (kept := self._head) is not None and kept[0] is fitted:  # another thread may change the value meanwhile
+            head = kept[1]
+            if head.weight.device == a.device and head.weight.dtype == wanted:
+                return head
+        head = head_for(fitted, a)
+        self._head = fitted, head
         return head
 
     # ------------------------------------------------------------------ keeping

@@ -16,7 +16,7 @@ class PosteriorHolder:
 
     def __init__(self) -> None:
         self._fitted: Fitted | None = None
-        self._head: UncertaintyHead | None = None  # made from the fitted value when first needed
+        self._head: tuple[Fitted, UncertaintyHead] | None = None  # made from the fitted value when first needed
         self._calibration: Calibration | None = None  # belongs to these scales and this data
 
     def _become(self, fitted: Fitted) -> None:

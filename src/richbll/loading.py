@@ -36,13 +36,13 @@ def load(
     if needs_function != (noise_variance is not None):
         need = "a function of x: give it again" if needs_function else "a number, which is in the file: give none"
         raise ArtifactError(f"{path}: the noise is {need} (noise_variance=…).")
+    if needs_function:
+        options["noise_variance"] = noise_variance
     try:
         estimator = RichBLL(
             model,
             last_layer=fitted.last_layer.name,
             parameters=set(fitted.parameter_names).__contains__,
-            prior_variance=fitted.prior_variance,
-            noise_variance=fitted.noise_variance if noise_variance is None else noise_variance,
             **options,
         )
     except (OptionError, TypeError) as error:

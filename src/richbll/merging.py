@@ -22,7 +22,7 @@ from richbll.options import Options, checked_options
 from richbll.solvers.solution import Additive
 from richbll.updating import summed
 
-_MAY_DIFFER = ("memory_budget", "seed")  # options that moments of all rows do not depend on
+_MAY_DIFFER = ("memory_budget", "seed", "noise_variance", "prior_variance")  # the last two are looked at as fitted
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def _part(path: Path) -> _Part:
 
 def _options(path: Path, saved: Saved) -> Options:
     given: dict[str, Any] = dict(saved.options)
-    if given.pop("noise_is_a_function", False):
-        given["noise_variance"] = lambda x: x  # stands for the function, which is not in the file
     scales: dict[str, Any] = {"noise_variance": None, "prior_variance": saved.fitted.prior_variance}
+    if given.pop("noise_is_a_function", False):
+        scales["noise_variance"] = lambda x: x  # stands for the function, which is not in the file
     try:
-        return checked_options(last_layer=None, parameters=None, progress=None, **scales | given)
+        return checked_options(last_layer=None, parameters=None, progress=None, **given | scales)
     except (OptionError, TypeError, KeyError) as error:
         raise ArtifactError(f"{path}: the options in the header are malformed ({error}).") from error
 

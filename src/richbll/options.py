@@ -77,6 +77,8 @@ class Options:
             "memory_budget": self.memory,
             "seed": self.seed,
             "noise_is_a_function": self.noise_function is not None,
+            "noise_variance": None if self.noise_function is not None else _listed(self.noise_variance),
+            "prior_variance": _listed(self.prior_variance),
         }
 
     def per_class(self, num_classes: int, r: int) -> bool:
@@ -179,3 +181,8 @@ def _one_each(scale: Any) -> Any:
         return torch.as_tensor(scale, dtype=torch.float64) if isinstance(scale, list | tuple | np.ndarray) else scale
     except (TypeError, ValueError, RuntimeError):
         return scale
+
+
+def _listed(scale: Any) -> Any:
+    """What JSON can hold."""
+    return scale.tolist() if isinstance(scale, Tensor) else None if scale is None else float(scale)

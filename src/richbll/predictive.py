@@ -120,19 +120,25 @@ class ClassPredictive:
     @cached_property
     def _log_probs(self) -> Tensor:
         """log p of every class (n, C), or of yes (n, c), without going through p."""
-        return self._linked(self.logits)
+        if self.link == "mc":
+            return draws.log_mean_exp(self._log_samples(), self.num_samples)
+        return self._closed_form(self.logits)
 
-    def _linked(self, logits: Tensor) -> Tensor:
-        room = categorical if self.exclusive else bernoulli
-        if self.link == "probit":
-            return draws.by_rows(room.log_probit, logits, self.logit_variance)
-        if self.link == "bridge":
-            return draws.by_rows(room.log_bridge, logits, self.logit_variance)
-        return draws.log_mean_exp(self._log_samples(logits), self.num_samples)
+    def _log_no(self) -> Tensor:
+        """log p of no (n, c): by the same draws, or with the logit's sign turned."""
+        if self.link == "mc":
+            of_no = bernoulli.log_samples(self.logits, self.logit_variance, self.num_samples, self.seed, answer=0)
+            return draws.log_mean_exp(of_no, self.num_samples)
+        return self._closed_form(-self.logits)
 
-    def _log_samples(self, logits: Tensor) -> Iterator[draws.Part]:
+    def _closed_form(self, logits: Tensor) -> Tensor:
         room = categorical if self.exclusive else bernoulli
-        return room.log_samples(logits, self.logit_variance, self.num_samples, self.seed)  # (k, rows, C)
+        link = room.log_probit if self.link == "probit" else room.log_bridge
+        return draws.by_rows(link, logits, self.logit_variance)
+
+    def _log_samples(self) -> Iterator[draws.Part]:
+        room = categorical if self.exclusive else bernoulli
+        return room.log_samples(self.logits, self.logit_variance, self.num_samples, self.seed)  # (k, rows, C)
 
     @property
     def predicted(self) -> Tensor:
@@ -147,7 +153,7 @@ class ClassPredictive:
     @property
     def mutual_information(self) -> Tensor:
         """Entropy minus the mean entropy of draws, (n,): what knowing the function would resolve."""
-        samples = ((rows, log_p.exp()) for rows, log_p in self._log_samples(self.logits))
+        samples = ((rows, log_p.exp()) for rows, log_p in self._log_samples())
         with_entropy = ((rows, torch.cat([p, self._entropy(p).unsqueeze(-1)], dim=-1)) for rows, p in samples)
         mean = draws.mean(with_entropy, self.num_samples)  # (n, C + 1)
         return (self._entropy(mean[:, :-1]) - mean[:, -1]).clamp_min(0)
@@ -156,7 +162,7 @@ class ClassPredictive:
     def ood_score(self) -> Tensor:
         """How unlike the training data an input looks, (n,), by the chosen score; larger is stranger."""
         if self.score == "variance":  # the paper's
-            return self.variance_of(self.predicted) if self.exclusive else self.logit_variance.sum(dim=1)
+            return self.variance_of(self.logits.argmax(dim=1)) if self.exclusive else self.logit_variance.sum(dim=1)
         if self.score == "max_prob":
             p = self.probs
             return 1 - (p.amax(dim=1) if self.exclusive else torch.maximum(p, 1 - p).mean(dim=1))
@@ -199,8 +205,7 @@ class ClassPredictive:
             raise DataError(f"Labels must be whole numbers from 0 to {most}.")
         if self.exclusive:
             return self._log_probs.gather(1, labels.long()).squeeze(1)
-        no = self._linked(-self.logits)  # the probability of no is that of yes with the logit's sign turned
-        return torch.where(labels > 0.5, self._log_probs, no).sum(dim=1)
+        return torch.where(labels > 0.5, self._log_probs, self._log_no()).sum(dim=1)
 
     def prediction_set(self, level: float = 0.9) -> Tensor:
         """Which classes to expect, (n, C) of True and False: the true one is among them with that probability.

@@ -129,7 +129,7 @@ class _Kept:
     keeps_state = False
 
     def __init__(self, stream: Stream) -> None:
-        self._batches = list(stream.batches("new data"))
+        self._batches = [batch.copied() for batch in stream.batches("new data")]
         self.ranks = stream.ranks
 
     def peek(self) -> Batch:

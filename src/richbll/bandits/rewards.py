@@ -136,7 +136,7 @@ def _drawn(uq: RichBLL, inputs: Any, rows_per_group: int, generator: torch.Gener
     """f + Z ε, with one ε for the rows of a group; rows of a group follow each other."""  # (n, c)
     with torch.no_grad():
         a, f = uq._forward(inputs)
-        head = uq._head_for(a)
+        head = uq._head_for(uq._state, a)
         Z = head.whitened(a)  # (n, c or 1, r)
         with no_autocast(Z.device):
             mean = head.mean(Z, f)

@@ -44,7 +44,7 @@ def point_kernel(network: Network, stream: Stream, most_points: int, memory: int
     batches: list[Any] = []
     count = 0
     for batch in stream.batches("points"):
-        batches.append(batch.rows(slice(0, most_points - count)))
+        batches.append(batch.rows(slice(0, most_points - count)).copied())
         count += batches[-1].size
         if count >= most_points:
             break

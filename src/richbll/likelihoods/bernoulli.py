@@ -33,11 +33,10 @@ class Bernoulli:
         return Reading(weights=p * (1 - p))
 
 
-def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
-    """log sigmoid of draws of the logits N(f, variance), in parts; with −f the same draws of the other answer."""
-    std = variance.sqrt()
-    for rows, z in drawn(f, torch.where(f < 0, -std, std), num_samples, seed):
-        yield rows, logsigmoid(z)  # (k, rows, c)
+def log_samples(f: Tensor, variance: Tensor, num_samples: int, seed: int, answer: int = 1) -> Iterator[Part]:
+    """log p(answer) for draws of the logits N(f, variance), in parts; the draws are the same for 1 and for 0."""
+    for rows, z in drawn(f, variance.sqrt(), num_samples, seed):
+        yield rows, logsigmoid(z if answer else -z)  # (k, rows, c)
 
 
 def log_probit(f: Tensor, variance: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def label_log_probs(f: Tensor, variances: Tensor, labels: Tensor, num_samples: i
     spreads = variances.to(torch.float64).sqrt()
 
     def parts() -> Iterator[Part]:
-        for rows, eps in normal_numbers(num_samples, f.shape, seed):
+        for rows, eps in normal_numbers(f, num_samples, seed):
             logits, eps, of_label = f[rows].to(torch.float64), eps.to(f.device), labels[rows].view(1, -1, 1)
             trials = []
             for spread in spreads[:, rows]:

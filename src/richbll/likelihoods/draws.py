@@ -1,10 +1,13 @@
 """Draws of logits z = f + √v ε in parts, and means over them: memory does not grow with draws, examples or classes.
 
-The numbers ε are those of one draw of shape (s, n, C), in its order, however it is cut.
+The numbers ε of an example follow from its own logits, so it is answered alike alone and in any batch, and what was
+calibrated in one holds in another. There are up to 256 sets of draws, and a hash of the rounded logits chooses one:
+with one set for all examples, the same classes would be favoured everywhere.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,30 +15,50 @@ from torch import Tensor
 from richbll.rng import child_generator
 
 _MOST_ELEMENTS = 2**18  # at a time: 2 MiB in float64, which stays in the cache
+_MOST_KEPT = 2**20  # numbers of all sets together
+_MOST_SETS = 256
+_PER_UNIT = 64  # steps of a logit that the hash tells apart; rounding in other batches is much finer
 Part = tuple[slice, Tensor]  # some rows, and a tensor (k, rows, …) with k draws for each of them
 
 
 def drawn(f: Tensor, spread: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
     """z = f + spread ε, for f (n, C) and spread (n, C)."""
-    for rows, eps in normal_numbers(num_samples, f.shape, seed):
+    for rows, eps in normal_numbers(f, num_samples, seed):
         yield rows, torch.addcmul(f[rows], spread[rows], eps.to(f))  # (k, rows, C)
 
 
-def normal_numbers(num_samples: int, shape: Sequence[int], seed: int) -> Iterator[Part]:
-    """Standard normal numbers (k, rows, C) for logits of shape (n, C), float64 on the CPU; others for every example.
+def normal_numbers(f: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
+    """Standard normal numbers (k, rows, C) for logits f (n, C), float64 on the CPU; where C is large, (k, 1, C)."""
+    n, C = f.shape
+    num_sets = min(_MOST_SETS, _MOST_KEPT // max(num_samples * C, 1))
+    if num_sets == 0:  # one set, which is not kept
+        for rows, draws in _parts(num_samples, n, C):
+            yield rows, torch.stack([_one_draw(number, C, seed) for number in draws]).unsqueeze(1)
+        return
+    sets, chosen = _sets(num_samples, num_sets, C, seed), _set_of(f, num_sets)
+    for rows, draws in _parts(num_samples, n, C):
+        yield rows, sets[draws.start : draws.stop, chosen[rows]]
 
-    Common ones would favour the same classes everywhere.
-    """
-    n, C = shape
-    blocks = _blocks(num_samples * n * C, child_generator(seed, "logits"))
-    rest = next(blocks)
-    for rows, k in _parts(num_samples, n, C):
-        num_rows = rows.stop - rows.start
-        size = k * num_rows * C
-        while len(rest) < size:
-            rest = torch.cat([rest, next(blocks)])
-        yield rows, rest[:size].view(k, num_rows, C)
-        rest = rest[size:]
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _sets(num_samples: int, num_sets: int, C: int, seed: int) -> Tensor:
+    generator = child_generator(seed, "logits")
+    return torch.randn(num_samples, num_sets, C, generator=generator, dtype=torch.float64, device="cpu")
+
+
+@torch.inference_mode(False)
+def _one_draw(number: int, C: int, seed: int) -> Tensor:
+    return torch.randn(C, generator=child_generator(seed, "logits", number), dtype=torch.float64, device="cpu")
+
+
+def _set_of(f: Tensor, num_sets: int) -> Tensor:
+    """Which set each row of f (n, C) takes, by a hash of its rounded values."""  # (n,)
+    steps = (_PER_UNIT * f.detach().to(torch.float32)).nan_to_num().clamp(-(2.0**40), 2.0**40).round().long()
+    odd = 2 * torch.arange(f.shape[1], device=f.device) + 1
+    mixed = (steps * (odd * 0x9E3779B97F4A7C1)).sum(dim=1)  # whole numbers wrap around
+    mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
+    return torch.remainder(mixed ^ (mixed >> 32), num_sets).cpu()
 
 
 def log_mean_exp(parts: Iterable[Part], num_samples: int) -> Tensor:
@@ -65,23 +88,11 @@ def by_rows(function: Callable[..., Tensor], *given: Tensor) -> Tensor:
     return torch.cat([function(*part) for part in zip(*(torch.split(one, rows) for one in given), strict=True)])
 
 
-def _parts(num_samples: int, n: int, C: int) -> Iterator[tuple[slice, int]]:
-    """Rows and a number of draws: some draws of all rows, or, where these are too many, one draw of some rows."""
+def _parts(num_samples: int, n: int, C: int) -> Iterator[tuple[slice, range]]:
+    """Rows and draws: some draws of all rows, or, where these are too many, one draw of some rows."""
     most_draws = _MOST_ELEMENTS // max(n * C, 1)
     num_rows = n if most_draws else max(1, _MOST_ELEMENTS // C)
     for draw in range(0, num_samples, max(most_draws, 1)):
-        k = min(max(most_draws, 1), num_samples - draw)
+        draws = range(draw, min(draw + max(most_draws, 1), num_samples))
         for start in range(0, max(n, 1), max(num_rows, 1)):
-            yield slice(start, min(start + num_rows, n)), k
-
-
-def _blocks(count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """`torch.randn(count)` block by block.
-
-    torch makes normal numbers sixteen at a time, and the last sixteen anew where the count is no multiple of 16: so
-    blocks are multiples of 16, and the last is not short.
-    """
-    while count >= 2 * _MOST_ELEMENTS:
-        yield torch.randn(_MOST_ELEMENTS, generator=generator, dtype=torch.float64)
-        count -= _MOST_ELEMENTS
-    yield torch.randn(count, generator=generator, dtype=torch.float64)
+            yield slice(start, min(start + num_rows, n)), draws

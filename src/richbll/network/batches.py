@@ -79,6 +79,11 @@ class Batch:
         row_weights = None if self.row_weights is None else self.row_weights[rows]
         return replace(self, args=args, kwargs=kwargs, targets=targets, size=size, row_weights=row_weights)
 
+    def copied(self) -> "Batch":
+        """With tensors of its own: a loader may fill the same memory again while a batch is kept."""
+        args, kwargs = map_tensors((self.args, self.kwargs), torch.clone)
+        return replace(self, args=args, kwargs=kwargs, targets=map_tensors(self.targets, torch.clone))
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device, of tensors that autograd may use."""
         tensors = tensors_in((self.args, self.kwargs, self.targets))
@@ -250,7 +255,7 @@ def _length(data: Any) -> int | None:
     """How many batches, where that is known; a loader over an IterableDataset raises when asked."""
     try:
         return len(data)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None
 
 

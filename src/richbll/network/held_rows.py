@@ -88,7 +88,7 @@ def hold_rows(
         for batch in stream.batches("subsampling"):
             groups = groups_of(batch).cpu()
             seen.update(_counted([groups]))
-            held.append(_Part(_keys(seed, stream.numbers(batch)), groups.numpy(), batch))
+            held.append(_Part(_keys(seed, stream.numbers(batch)), groups.numpy(), batch.copied()))
             num_held += batch.size
             _check_size(held, 2 * most_bytes)
             size_of = sizes()

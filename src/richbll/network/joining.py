@@ -25,7 +25,7 @@ def joined_batches(batches: Iterable[Batch], most_rows: Callable[[], int]) -> It
         if waiting and (rows > most_rows() or found is None or found != outline):
             yield _joined(waiting)
             waiting = []
-        waiting.append(_own(batch))
+        waiting.append(batch.copied())
         outline = found
     if waiting:
         yield _joined(waiting)
@@ -51,12 +51,6 @@ def _outline_of(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return type(value).__name__, value
     raise TypeError(f"nothing is known about joining {type(value).__name__}")
-
-
-def _own(batch: Batch) -> Batch:
-    """A copy: a loader may fill the same memory again while a batch waits."""
-    args, kwargs = map_tensors((batch.args, batch.kwargs), torch.clone)
-    return replace(batch, args=args, kwargs=kwargs, targets=map_tensors(batch.targets, torch.clone))
 
 
 def _joined(batches: list[Batch]) -> Batch:

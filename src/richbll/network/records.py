@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from richbll.checks import finite_rows
 from richbll.errors import RichBLLError
-from richbll.network.batches import Batch, map_tensors, tensors_in
+from richbll.network.batches import Batch, tensors_in
 from richbll.network.capture import Capture, Site, observed
 from richbll.network.company import companies, same_rows
 from richbll.network.gradients import MOST_ROWS, Piece
@@ -194,7 +194,7 @@ class RecordReader:
         """One forward pass under observation, with features and outputs."""
         rows = torch.cat(groups).to(batch.device)
         capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
-        own = _copied(batch)  # gradients are made from inputs, and a loader may fill the same memory again
+        own = batch.copied()  # gradients are made from inputs
         a, f = self._observed(own, capture)
         return capture, self._network.checked(a.detach(), f, batch), f
 
@@ -292,12 +292,6 @@ def _apart(gradients: dict[Site, list[Gradient]]) -> dict[Site, list[Gradient]]:
 def _is_masked(batch: Batch) -> bool:
     tensors = tensors_in((batch.args, batch.kwargs))
     return any("mask" in name for name in batch.kwargs) or any(tensor.dtype == torch.bool for tensor in tensors)
-
-
-def _copied(batch: Batch) -> Batch:
-    """With inputs of its own."""
-    args, kwargs = map_tensors((batch.args, batch.kwargs), torch.clone)
-    return replace(batch, args=args, kwargs=kwargs)
 
 
 def _described(site: Site, parts: list[Gradient]) -> SiteShape:

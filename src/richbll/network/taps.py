@@ -42,9 +42,11 @@ def recorded_inputs(layers: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]
     thread = get_ident()
 
     def recorder(found: list[Tensor]) -> Any:
-        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if get_ident() == thread:  # another thread may be running the same model
-                found.append(args[0] if args else kwargs["input"])
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            # Another thread may be running the same model. Where it meets this hook while it is being removed, torch
+            # has forgotten that it takes the names.
+            if get_ident() == thread:
+                found.append(args[0] if args else (kwargs or {})["input"])
 
         return record
 

@@ -54,16 +54,16 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Attributes, containers and buffers are put back as they were, by identity; buffers that were changed in place, and
     embeddings that renormalise themselves, by value.
     """
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
-    containers = [
-        (value, value.copy())
-        for _, before in attributes
-        for value in before.values()
-        if isinstance(value, dict | list | set)
-    ]
-    renormalised = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None]
-    contents = [(t, t.detach().clone()) for t in (*model.buffers(), *renormalised) if isinstance(t, torch.Tensor)]
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        attributes = [(module, dict(vars(module))) for module in model.modules()]
+        containers = [
+            (value, value.copy())
+            for _, before in attributes
+            for value in before.values()
+            if isinstance(value, dict | list | set)
+        ]
+        renormalised = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None]
+        contents = [(t, t.detach().clone()) for t in (*model.buffers(), *renormalised) if isinstance(t, torch.Tensor)]
         try:
             yield
         finally:
@@ -76,7 +76,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 _restore(value, content)
             with torch.no_grad():
                 for tensor, values in contents:
-                    if not torch.equal(tensor, values):
+                    if tensor.layout != torch.strided or not torch.equal(tensor, values):
                         tensor.copy_(values)
 
 
