@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
-from richbll import RichBLL, estimator, load
+from richbll import RichBLL, Sketched, estimator, load
+from richbll.bandits import Replay
 from richbll.errors import (
     DataChangedError,
     DataError,
@@ -21,7 +23,9 @@ from richbll.errors import (
     OptionError,
     RichBLLWarning,
 )
+from richbll.network.batches import Stream
 from richbll.network.taps import recorded_inputs
+from richbll.solvers import exact
 from tests.cases import Forward, make
 from tests.reference import dense
 
@@ -631,3 +635,76 @@ def test_the_evidence_after_an_update_of_everything() -> None:
     uq = fitted(model, (X, y), solver="cross").update((X, y), refit=True)
     with pytest.raises(OptionError, match="The evidence is that of the fit"):
         uq.tune(method="evidence")
+
+
+class Uneven:
+    """The first batch is small, and no length but that of the loader is known."""
+
+    def __iter__(self):
+        yield X[:2]
+        yield from X[2:].split(24)
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_small_first_batch_does_not_break_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Stream([X[:2], X[2:]], torch.device("cpu")).num_rows == 50
+    assert Stream(DataLoader(TensorDataset(X), batch_size=20), torch.device("cpu")).num_rows == 60
+    twice = []
+    read_twice = exact._read_twice
+    monkeypatch.setattr(exact, "_read_twice", lambda *given: twice.append(given) or read_twice(*given))
+    enough = fitted(mlp(), Uneven(), memory_budget="1MiB")
+    assert not twice
+    found = fitted(mlp(), Uneven(), memory_budget="3KiB")
+    assert len(twice) == 1  # six rows of gradients would have fitted
+    torch.testing.assert_close(found.predict(X).std, enough.predict(X).std)
+
+
+class Short(nn.Linear):
+    """Multiplies numbers of ten bits, as TF32 does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(rounded(x), rounded(self.weight), self.bias)
+
+
+def rounded(values: torch.Tensor) -> torch.Tensor:
+    bits = values.detach().contiguous().view(torch.int32)
+    return values + (((bits + 0x1000) & ~0x1FFF).view(torch.float32) - values).detach()
+
+
+def test_short_products_of_float32() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), Short(64, 1))
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        found = fitted(model, ridge=1e-2).predict(X).epistemic_variance
+    finally:
+        torch.set_float32_matmul_precision(before)
+    plain = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(found, fitted(plain, ridge=1e-2).predict(X).epistemic_variance, rtol=1e-2, atol=0)
+
+
+def test_sketches_of_different_kinds_are_not_added() -> None:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(128, 200, bias=False), nn.Linear(200, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.tanh(self.body(x)).mean(dim=1))
+
+    one, three = torch.randn(300, 1, 128), torch.randn(300, 3, 128)
+    uq = fitted(Averaged(), one, solver=Sketched("auto", 64), ridge=1.0)
+    uq.update(one, refit=True)
+    with pytest.raises(OptionError, match="sites"):
+        uq.update(three, refit=True)
+
+
+def test_contexts_of_whole_numbers_and_then_fractions() -> None:
+    replay = Replay(2)
+    for contexts in (torch.tensor([[1, 2]]), torch.tensor([[0.9, 0.7]])):
+        replay.add(contexts, torch.tensor([0]), torch.tensor([1.0]))
+    torch.testing.assert_close(replay.contexts, torch.tensor([[1.0, 2.0], [0.9, 0.7]]))

@@ -36,6 +36,8 @@ class Replay:
             self._count = len(actions)
             return
         count = self._count + len(actions)
+        whole = torch.promote_types(self._kept[0].dtype, contexts.dtype)  # whole numbers first, and fractions later
+        self._kept = (self._kept[0].to(whole), *self._kept[1:])
         while count > len(self._kept[1]):
             first, second, third = (torch.cat([kept, torch.empty_like(kept)]) for kept in self._kept)
             self._kept = (first, second, third)

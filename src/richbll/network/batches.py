@@ -210,9 +210,11 @@ class Stream:
 
     @property
     def num_rows(self) -> int | None:
-        """At most so many, where the number of batches is known: all as large as the first."""
-        length = _length(self._data)
-        return None if length is None else length * self.peek().size
+        """At most so many, where that can be told; batches of unknown sizes count as large as the first."""
+        if isinstance(self._data, list | tuple):
+            return sum(unpack(raw).size for raw in self._data)
+        length, most = _length(self._data), getattr(self._data, "batch_size", None)
+        return None if length is None else length * max(self.peek().size, most if isinstance(most, int) else 0)
 
     def numbers(self, batch: Batch) -> range:
         """Of its rows, among those of all processes; without shuffling the same for any number of processes."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from richbll.network.outputs import coarsest
+from richbll.network.outputs import coarsest, rounding
 from richbll.rng import child_generator
 
 _FEWEST, _MOST = 4, 8  # examples of a batch
@@ -38,7 +38,7 @@ def same_rows(pairs: list[tuple[Tensor, Tensor]], precision: torch.dtype) -> boo
             return False
         if a.numel() == 0:
             continue
-        eps = torch.finfo(coarsest(a.dtype, b.dtype, precision)).eps
+        eps = rounding(coarsest(a.dtype, b.dtype, precision), a.device)
         gap, scale, spread = torch.stack([v.abs().max() for v in (a - b, b, b - b.mean(dim=0))]).tolist()
         if not gap <= min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale):
             return False

@@ -35,10 +35,22 @@ def coarsest(*dtypes: torch.dtype) -> torch.dtype:
     return max((d for d in dtypes if d.is_floating_point), key=lambda d: torch.finfo(d).eps, default=torch.float64)
 
 
+def rounding(dtype: torch.dtype, device: torch.device) -> float:
+    """The dtype's ε, or that of the shorter numbers that torch was allowed to multiply float32 by."""
+    eps = torch.finfo(dtype).eps
+    if dtype != torch.float32:
+        return eps
+    short = {"high": torch.finfo(torch.float16).eps, "medium": torch.finfo(torch.bfloat16).eps}  # TF32 has 10 bits too
+    eps = max(eps, short.get(torch.get_float32_matmul_precision(), 0.0))
+    convolutions = device.type == "cuda" and torch.backends.cudnn.allow_tf32
+    return max(eps, short["high"]) if convolutions else eps
+
+
 def same_up_to_rounding(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
     """Equal within the square root of the dtype's precision, relative to the larger of both."""
+    eps = rounding(dtype, a.device)
     a, b = in_float64(a.detach()), in_float64(b.detach())
-    return _largest(a - b) <= torch.finfo(dtype).eps ** 0.5 * max(_largest(a), _largest(b))
+    return _largest(a - b) <= eps**0.5 * max(_largest(a), _largest(b))
 
 
 def same_outputs(
@@ -50,13 +62,13 @@ def same_outputs(
     output hides nothing, plus the rounding of that constant. One example alone shows no variation. An output near zero
     may be a sum of large `terms` (n, c), in absolute values, and has their rounding.
     """
-    eps = torch.finfo(coarsest(a.dtype, b.dtype, precision)).eps
+    eps = rounding(coarsest(a.dtype, b.dtype, precision), a.device)
     a, b = in_float64(a.detach()), in_float64(b.detach())
     all_of = b if among is None else in_float64(among.detach())
     scale = _largest(all_of)
     spread = _largest(all_of - all_of.mean(dim=0)) if len(all_of) > 1 else scale
-    rounding = 8 * eps * _largest(terms) if terms is not None else 0.0
-    return _largest(a - b) <= max(min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale), rounding)
+    of_terms = 8 * eps * _largest(terms) if terms is not None else 0.0
+    return _largest(a - b) <= max(min(eps**0.5 * scale, eps**0.5 * spread + 256 * eps * scale), of_terms)
 
 
 def _largest(values: Tensor) -> float:

@@ -49,22 +49,28 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
     if ranks.all_agree(plan.cached and bool(reader.shapes)):
-        return _read_once(network, reader, stream, memory)
+        found = _read_once(network, reader, stream, memory)
+        if found is not None:
+            return found
     return _read_twice(network, reader, stream, memory)
 
 
 # ---------------------------------------------------------------------- gradients kept
 
 
-def _read_once(network: Network, reader: RecordReader, stream: Source, memory: int) -> Solution:
+def _read_once(network: Network, reader: RecordReader, stream: Source, memory: int) -> Solution | None:
+    """None where there was more to keep than the first batch let expect."""
     ranks = stream.ranks
-    adding, kept = AddedMoments(), []
+    adding, kept, num_bytes = AddedMoments(), [], 0
     with ranks.together("features and gradients"):
         for batch in joined_batches(stream.batches("features and gradients"), reader.most_joined):
             for record in reader.read(batch, reader.shapes, memory // 4):
                 adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
                 gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}
                 kept.append(_Kept(batch.rows(record.rows), record.phi_r, gradients))
+                num_bytes += sum(t.nbytes for uses in gradients.values() for use in uses for t in use.tensors)
+                if num_bytes > memory and ranks.size == 1 and stream.can_be_reread:
+                    return None
         if not kept:  # all rows of a subsample are with other processes
             none = stream.peek().rows(slice(0, 0))
             kept.append(_Kept(none, network.features(stream.peek())[0][:0], {}))

@@ -74,11 +74,11 @@ class _Adding:
 
     def __init__(self, sketched: Sketched, reader: RecordReader) -> None:
         self._reader, self._kind = reader, sketched.kind
-        sites = repr([(shape.site, shape.size, shape.kind) for shape in reader.shapes])
-        self.sketch: dict[str, Any] = asdict(sketched) | {"sites": f"{child_seed(0, sites):x}"}
         flat, factored = ("fold", "tensor_sketch") if sketched.kind == "auto" else (sketched.kind, sketched.kind)
         self._flat = make_sketch(flat, sketched.size, sketched.seed)
         self._factored = make_sketch(factored, sketched.size, sketched.seed)
+        sites = repr([(shape.site, shape.size, shape.kind, self._by_factors(shape)) for shape in reader.shapes])
+        self.sketch: dict[str, Any] = asdict(sketched) | {"sites": f"{child_seed(0, sites):x}"}
 
     def __call__(self, cross: Tensor, record: Record) -> Tensor:
         """Adds in place; returns squared norms of sketches, on average those of the gradients."""
