@@ -62,13 +62,6 @@ class Fitted:
             return None
         return (self.covariance_root().mT @ self.pull.unsqueeze(-1)).squeeze(-1) / self.noise_variance.unsqueeze(-1)
 
-    def mean(self, phi_r: Tensor, f: Tensor) -> Tensor:
-        """f(x) + Z(x) Vᵀb/σ² in float64."""  # (n, c)
-        f, shift = self.beside(f), self.shift()
-        if shift is None:
-            return f
-        return f + torch.einsum("nr,grj,gj->ng", self.beside(phi_r), self.covariance_root(), shift)
-
     def beside(self, values: Tensor) -> Tensor:
         """Values of the model's in float64 on the posterior's device, which need not be the model's."""
         return in_float64(values).to(self.posterior.W.device)

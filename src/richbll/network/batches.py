@@ -211,7 +211,7 @@ class Stream:
     @property
     def num_rows(self) -> int | None:
         """At most so many, where that can be told; batches of unknown sizes count as large as the first."""
-        if isinstance(self._data, list | tuple):
+        if type(self._data) in (list, tuple):
             return sum(unpack(raw).size for raw in self._data)
         length, most = _length(self._data), getattr(self._data, "batch_size", None)
         return None if length is None else length * max(self.peek().size, most if isinstance(most, int) else 0)

@@ -84,22 +84,24 @@ def hold_rows(
         return lambda group: subsample_size(subsample, None if counts is None else counts[group], level)
 
     with ranks.together("subsampling"):
-        num_held = 0
+        num_held = num_bytes = 0
         for batch in stream.batches("subsampling"):
             groups = groups_of(batch).cpu()
             seen.update(_counted([groups]))
             held.append(_Part(_keys(seed, stream.numbers(batch)), groups.numpy(), batch.copied()))
             num_held += batch.size
-            _check_size(held, 2 * most_bytes)
+            num_bytes += _bytes_of(held[-1:])
+            _check_size(num_held, num_bytes, 2 * most_bytes)
             size_of = sizes()
             if num_held > 2 * sum(min(count, size_of(group)) for group, count in seen.items()):
                 held = _pruned(held, size_of)
-                num_held = _check_size(held, most_bytes)
+                num_held, num_bytes = sum(len(part.keys) for part in held), _bytes_of(held)
+                _check_size(num_held, num_bytes, most_bytes)
         held = _pruned(held, sizes())
     seen = _added(seen, ranks)
     held = _pruned_by_all(held, sizes(), ranks)
     with ranks.together("holding a subsample"):
-        _check_size(held, most_bytes)
+        _check_size(sum(len(part.keys) for part in held), _bytes_of(held), most_bytes)
     batches, num_data = [part.batch for part in held], sum(seen.values())
     if strata is not None:
         kept = _added(_counted(torch.from_numpy(part.strata) for part in held), ranks)
@@ -183,17 +185,17 @@ def _chosen(held: list[_Part], chosen: NDArray[np.bool_]) -> list[_Part]:
     return pruned
 
 
-def _check_size(held: list[_Part], most_bytes: int) -> int:
-    """How many rows are held; an error when they take more memory than they may."""
-    num_rows = sum(len(part.keys) for part in held)
+def _bytes_of(held: list[_Part]) -> int:
     tensors = [t for part in held for t in tensors_in((part.batch.args, part.batch.kwargs, part.batch.targets))]
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _check_size(num_rows: int, needed: int, most_bytes: int) -> None:
     if needed > most_bytes:
         raise MemoryBudgetError(
             f"Holding a subsample of {num_rows} rows takes {human_bytes(needed)}, but memory_budget leaves "
             f"{human_bytes(most_bytes)} for it. Raise the budget or take fewer rows."
         )
-    return num_rows
 
 
 def _joined(batches: list[Batch], most_rows: int = 256) -> list[Batch]:

@@ -55,7 +55,6 @@ class Record:
 
     rows: slice  # of the batch
     phi_r: Tensor  # (n, r)
-    f: Tensor  # (n, c)
     reading: Reading
     gradients: dict[Site, list[Gradient]]  # to be added up where a parameter is used several times
 
@@ -171,12 +170,12 @@ class RecordReader:
             return None
         general = [shape for shape in wanted if shape.kind == "general"]
         gradients |= self._dense(batch, f.detach(), reading.columns, general)
-        return Record(rows, phi_r.detach(), f.detach(), reading, gradients)
+        return Record(rows, phi_r.detach(), reading, gradients)
 
     def _without_rules(self, batch: Batch, rows: slice, wanted: list[SiteShape]) -> Record:
         phi_r, f = self._network.features(batch)
         reading = self._network.reader.read(batch, f)
-        return Record(rows, phi_r, f, reading, self._dense(batch, f, reading.columns, wanted))
+        return Record(rows, phi_r, reading, self._dense(batch, f, reading.columns, wanted))
 
     def _dense(
         self, batch: Batch, f: Tensor, columns: Tensor | None, wanted: list[SiteShape]
@@ -255,7 +254,7 @@ def _beside_float64(record: Record) -> Record:
         return replace(gradient, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)})
 
     gradients = {site: [moved(use) for use in uses] for site, uses in record.gradients.items()}
-    return replace(record, phi_r=record.phi_r.to(device), f=record.f.to(device), gradients=gradients)
+    return replace(record, phi_r=record.phi_r.to(device), gradients=gradients)
 
 
 def check_finite(batch: Batch, squared_norms: Tensor) -> None:

@@ -42,7 +42,7 @@ def read_validation(network: Network, data: Any, fitted: Fitted, memory: int, pr
                     f"memory_budget ({human_bytes(memory)}). Give fewer points; a few thousand are plenty."
                 )
             squares.append(part)
-            means.append(f.to(part.device) if fitted.pull is None else fitted.mean(phi_r, f))
+            means.append(f.to(part.device))
             targets.append(labels.to(part.device))
             if reading.weights is not None and reading.residuals is not None:
                 weights.append(reading.weights.to(part.device))
