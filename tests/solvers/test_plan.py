@@ -30,7 +30,7 @@ def test_the_table_names_every_parameter_in_the_models_order_with_its_route() ->
     assert text.startswith("exact: 600 rows, gradients kept from one pass")
     for word in ("2.weight", "hadamard", "multiply-adds", "bytes", "one forward and backward pass"):
         assert word in text
-    assert plan.yard == 3 * 768 * (8 * 256 + 256 + 256 * 256 + 256)
+    assert plan.yard == 3 * 600 * (8 * 256 + 256 + 256 * 256 + 256)
 
 
 def test_wide_layers_at_one_position_take_the_hadamard_route_and_convolutions_the_explicit_one() -> None:
