@@ -16,6 +16,7 @@ from tqdm import tqdm
 from richbll.errors import RichBLLError, RichBLLWarning
 from richbll_bench.errors import EngineError
 from richbll_bench.experiment import Experiment, Job, Size, UnfinishedError
+from richbll_bench.provenance import commit
 from richbll_bench.records import Record, Records
 
 ENGINES = ("local", "ray")
@@ -115,6 +116,7 @@ def _results(jobs: list[Job], num_jobs: int, engine: str) -> Iterator[Ended]:
 
 
 def _done(job: Job) -> Ended:
+    commit()  # of now, as the job may take hours, in which the checkout may go on
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RichBLLWarning)  # what they are about is in the settings and on purpose

@@ -227,13 +227,13 @@ def test_the_command(records: Records, tmp_path: Path) -> None:
 
 
 def test_the_tables_of_the_readme(records: Records) -> None:
-    text = results(records, ["uci", "idle", "not-yet-written"])
+    text = results(records, {"uci": 1, "idle": 1, "not-yet-written": 1})
     assert text.startswith("### UCI regression\n\nTest NLL.\n\n|  | Boston ↓ | paper |")
     assert "| Rich-BLL | **2.510 ± 0.006** | **2.61 ± 0.04** |" in text
     assert "`richbll bench uci`: 9 records of 3 seeds, 13 min 30 s of computing." in text
     assert text.endswith("Not on record yet: idle. `richbll bench idle`, then `make readme`.")
     with pytest.raises(TableError, match="no table of"):  # the README is not written with a part missing
-        results(records, ["uci", "broken"])
+        results(records, {"uci": 1, "broken": 2})
 
 
 # ---------------------------------------------------------------------- in a browser

@@ -116,12 +116,13 @@ def _job(dataset: str, names: tuple[str, ...], seed: int, found: dict[str, Any],
 
 def tables(records: Sequence[Record]) -> list[Table]:
     """For every data set and size: the paper's table, all measures, all scores, and pairs of methods."""
-    made = []
+    first, others = [], []
     for (dataset, *size), found in _groups(list(map(_by_own_score, records))).items():
         words = size_words(dataset, size)
-        made += [*_paper(dataset, found, words), _measures(dataset, found, words), _scores(dataset, found, words)]
-        made += [*_pairs(dataset, found, words), *_default_score(dataset, found, words)]
-    return made
+        first += _paper(dataset, found, words)
+        others += [_measures(dataset, found, words), _scores(dataset, found, words)]
+        others += [*_pairs(dataset, found, words), *_default_score(dataset, found, words)]
+    return [*first, *others]
 
 
 def _by_own_score(record: Record) -> Record:

@@ -64,7 +64,9 @@ def _tables(records: Sequence[Record]) -> list[Table]:
         for first, second in _COMPARED
         for dataset in (*DATASETS, *sorted(others))
     ]
-    found = [beside(ours(records, paper, extra=_rows()), paper)]
+    first, there = beside(ours(records, paper, extra=_rows()), paper), {record.key.method for record in records}
+    sources = tuple(f"{methods.load(n).title}: {methods.load(n).source}" for n in methods.names() if n in there)
+    found = [replace(first, notes=(*first.notes, *sources))]
     if others:  # data sets that the paper does not have
         columns = tuple(replace(paper.columns[0], name=name, title=name, dataset=name) for name in sorted(others))
         found.append(_of_columns(records, paper, "uci_others", "Other data sets, test NLL", columns))

@@ -4,6 +4,7 @@ The table is at 80,000 contexts, which the paper's values fit; its text speaks o
 too.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.looks import COLORS
 from richbll_bench.paper_numbers import paper_table
 from richbll_bench.records import Key, Record, new_record
-from richbll_bench.tables import Column, Row, Table, beside, comparison, comparison_tables, ours, summary
+from richbll_bench.tables import Cell, Column, Row, Table, beside, comparison, comparison_tables, ours, summary
 from richbll_bench.tables.table import Better
 
 if TYPE_CHECKING:
@@ -121,12 +122,31 @@ def _tables(records: Sequence[Record]) -> list[Table]:
         for first, second in _COMPARED
         for delta in DELTAS
     ]
-    found += comparison_tables(pairs, decimals=3)
+    found += [*comparison_tables(pairs, decimals=3), *_over_all(records)]
     for metric, title, better, decimals in _MORE:
         if any(metric in record.metrics for record in records):
             columns = tuple(replace(c, metric=metric, better=better, decimals=decimals) for c in paper.columns)
             found.append(_of_columns(records, paper, f"wheel_{metric}", title, columns))
     return found
+
+
+def _over_all(records: Sequence[Record]) -> list[Table]:
+    """Two agents over all difficulties, by the logarithm of the ratio: hard and easy ones count alike."""
+    regret = {(r.key.dataset, r.key.method, r.key.seed): r.metrics["regret"] for r in records}
+    rows = []
+    for first, second in _COMPARED:
+        ratios: dict[int, list[float]] = {}
+        for (place, name, seed), value in regret.items():
+            if name == first and (other := regret.get((place, second, seed))) is not None:
+                ratios.setdefault(seed, []).append(math.log(value / other))
+        if ratios:
+            runs = [ratio for of_seed in ratios.values() for ratio in of_seed]
+            wins = Cell(text=f"{sum(ratio < 0 for ratio in runs)} of {len(runs)}")
+            cell = summary([sum(of_seed) / len(of_seed) for of_seed in ratios.values()])
+            rows.append(Row(f"{first}/{second}", f"{first}, {second}", 0, (cell, wins)))
+    columns = (Column("log_ratio", "log of the ratio of regrets", decimals=3), Column("wins", "wins of the first"))
+    note = "Mean over difficulties, then mean ± standard error over seeds; below zero the first is better."
+    return [Table("over_all", "Two agents over all difficulties", columns, tuple(rows), (note,))] if rows else []
 
 
 def _of_columns(records: Sequence[Record], like: Table, name: str, title: str, columns: tuple[Column, ...]) -> Table:
