@@ -24,27 +24,28 @@ Part = tuple[slice, Tensor]  # some rows, and a tensor (k, rows, …) with k dra
 def drawn(f: Tensor, spread: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
     """z = f + spread ε, for f (n, C) and spread (n, C)."""
     for rows, eps in normal_numbers(f, num_samples, seed):
-        yield rows, torch.addcmul(f[rows], spread[rows], eps.to(f))  # (k, rows, C)
+        yield rows, torch.addcmul(f[rows], spread[rows], eps)  # (k, rows, C)
 
 
 def normal_numbers(f: Tensor, num_samples: int, seed: int) -> Iterator[Part]:
-    """Standard normal numbers (k, rows, C) for logits f (n, C), float64 on the CPU; where C is large, (k, 1, C)."""
+    """Standard normal numbers (k, rows, C) for logits f (n, C), in their dtype; where C is large, (k, 1, C)."""
     n, C = f.shape
     num_sets = min(_MOST_SETS, _MOST_KEPT // max(num_samples * C, 1))
     if num_sets == 0:  # one set, which is not kept
         for rows, draws in _parts(num_samples, n, C):
-            yield rows, torch.stack([_one_draw(number, C, seed) for number in draws]).unsqueeze(1)
+            yield rows, torch.stack([_one_draw(number, C, seed) for number in draws]).unsqueeze(1).to(f)
         return
-    sets, chosen = _sets(num_samples, num_sets, C, seed), _set_of(f, num_sets)
+    sets, chosen = _sets(num_samples, num_sets, C, seed, f.dtype, f.device), _set_of(f, num_sets)
     for rows, draws in _parts(num_samples, n, C):
         yield rows, sets[draws.start : draws.stop, chosen[rows]]
 
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
-def _sets(num_samples: int, num_sets: int, C: int, seed: int) -> Tensor:
+def _sets(num_samples: int, num_sets: int, C: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     generator = child_generator(seed, "logits")
-    return torch.randn(num_samples, num_sets, C, generator=generator, dtype=torch.float64, device="cpu")
+    numbers = torch.randn(num_samples, num_sets, C, generator=generator, dtype=torch.float64, device="cpu")
+    return numbers.to(device, dtype)
 
 
 @torch.inference_mode(False)
@@ -58,7 +59,7 @@ def _set_of(f: Tensor, num_sets: int) -> Tensor:
     odd = 2 * torch.arange(f.shape[1], device=f.device) + 1
     mixed = (steps * (odd * 0x9E3779B97F4A7C1)).sum(dim=1)  # whole numbers wrap around
     mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
-    return torch.remainder(mixed ^ (mixed >> 32), num_sets).cpu()
+    return torch.remainder(mixed ^ (mixed >> 32), num_sets)
 
 
 def log_mean_exp(parts: Iterable[Part], num_samples: int) -> Tensor:
