@@ -383,6 +383,21 @@ def test_labels_that_are_none(case) -> None:
             pred.log_prob(bad)
     with pytest.raises(OptionError, match="energy"):
         _ = ClassPredictive(torch.zeros(3, 2), torch.ones(3, 2), False, score="energy").ood_score
+    with pytest.raises(OptionError, match="features_sq"):
+        _ = ClassPredictive(torch.zeros(3, 2), torch.ones(3, 2), score="relative_variance").ood_score
+
+
+@pytest.mark.parametrize(("likelihood", "c"), [("classification", 3), ("multilabel", 3)])
+def test_the_relative_variance_does_not_follow_the_length_of_the_features(likelihood: str, c: int) -> None:
+    """It is φᵀΣφ / φᵀφ of the network's class, or of all labels together."""
+    case = make("mlp", c, DTYPE)
+    uq = RichBLL(case.model, likelihood).fit(case.train)
+    pred = uq.predict(case.test, score="relative_variance")
+    phi = dense.jacobians(case.model, case.last_layer, (case.test,)).phi_r[0]
+    own = pred.logit_variance.numpy()
+    rows = np.arange(len(own))
+    own = own[rows, pred.logits.argmax(dim=1).numpy()] if likelihood == "classification" else own.sum(axis=1)
+    np.testing.assert_allclose(pred.ood_score.numpy(), own / (phi**2).sum(axis=1), rtol=1e-10)
 
 
 def test_noise_as_a_function_is_differentiated_through() -> None:
@@ -533,3 +548,11 @@ def test_the_ridge_of_classes_is_the_papers(case, labels) -> None:
     few = make("fewer_rows_than_features", 1, DTYPE)
     with pytest.warns(RichBLLWarning):
         assert RichBLL(few.model, noise_variance=1.0).fit(few.train).ridge > 0
+
+
+def test_the_default_score(case) -> None:
+    """Chosen by `richbll bench image-scores`."""
+    uq = RichBLL(case.model, "classification").fit(case.train)
+    assert torch.equal(uq.predict(case.test).ood_score, uq.predict(case.test, score="relative_variance").ood_score)
+    weighted = RichBLL(case.model, "classification", curvature="ggn").fit(case.train)
+    assert torch.equal(weighted.predict(case.test).ood_score, weighted.predict(case.test).entropy)

@@ -1,5 +1,7 @@
 """Tuning and calibration through the estimator: held-out data in, better scales out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -175,6 +177,28 @@ def test_classes_are_tuned_by_the_probability_of_labels(likelihood: str) -> None
         assert score() >= after - 1e-3  # the draws of the search are those of predict
     with pytest.raises(OptionError, match="mse"):
         uq.tune((x, y), method="mse")
+
+
+@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
+def test_classes_with_many_rows_are_tuned_by_one_factor(likelihood: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+    with torch.no_grad():
+        model[2].weight.mul_(12)
+    x = torch.randn(2000, 3).double()
+    p = (model(x) / 6).softmax(1) if likelihood == "classification" else (model(x) / 2).sigmoid()
+    y = (torch.multinomial(p, 1).squeeze(1) if likelihood == "classification" else torch.bernoulli(p)).detach()
+    uq = RichBLL(model, likelihood).fit((x[:1500], y[:1500]))
+    before, ratio = uq.predict(x[1500:]), uq.noise_variance / uq.prior_variance
+    after = uq.tune((x[1500:], y[1500:])).predict(x[1500:])
+    assert after.log_prob(y[1500:]).mean() > before.log_prob(y[1500:]).mean() + 0.1
+    torch.testing.assert_close(uq.noise_variance / uq.prior_variance, ratio)
+    factor = uq.prior_variance[0].item()
+    torch.testing.assert_close(after.logit_variance, factor * before.logit_variance)
+    best = after.log_prob(y[1500:]).mean()
+    for wrong in (0.5, 2.0):
+        pred = replace(before, logit_variance=wrong * factor * before.logit_variance)
+        assert pred.log_prob(y[1500:]).mean() <= best + 1e-3
 
 
 # ---------------------------------------------------------------------- conformal

@@ -18,7 +18,7 @@ from richbll.options import Options
 from richbll.precision import in_float64
 from richbll.predictive import ClassPredictive
 from richbll.tuning.evidence import log_evidence, tune_by_evidence
-from richbll.tuning.prior_scale import tune_prior_by_nll
+from richbll.tuning.prior_scale import tune_both_by_nll, tune_prior_by_nll
 from richbll.tuning.reading import Validation, read_validation
 from richbll.tuning.validation import Scales, tune_by_mse, tune_by_nll
 
@@ -74,7 +74,10 @@ def _scales(validation: Validation, fitted: Fitted, options: Options, method: st
         preds = [ClassPredictive(f.to(v), v.expand(f.shape), exclusive=False) for v in variances]
         return torch.stack([-pred.log_prob(y).mean() for pred in preds])
 
-    return tune_prior_by_nll(validation.squares, fitted.posterior.eigenvalues, fitted.noise_variance, nll)
+    squares, eigenvalues = validation.squares, fitted.posterior.eigenvalues
+    if options.curvature == "gaussian":
+        return tune_both_by_nll(squares, eigenvalues, Scales(fitted.noise_variance, fitted.prior_variance), nll)
+    return tune_prior_by_nll(squares, eigenvalues, fitted.noise_variance, nll)
 
 
 def evidence(model: nn.Module, fitted: Fitted, options: Options) -> Tensor:

@@ -150,7 +150,8 @@ class RichBLL(PosteriorHolder):
     def tune(self, data: Any = None, method: str = "nll") -> "RichBLL":
         """Choose noise and prior scale: on held-out data by "nll" or "mse", or by "evidence" without any.
 
-        For classes the prior scale alone is chosen, by the log-probability of held-out labels.
+        For classes by the log-probability of held-out labels: the prior scale alone, or, where the curvature is
+        Gaussian, one factor of both, which makes all variances larger or smaller.
 
         Examples:
             >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -256,7 +257,9 @@ class RichBLL(PosteriorHolder):
         asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not self._options.is_regression:
             exclusive = self._options.likelihood == "classification"
-            return ClassPredictive(mean, variance, exclusive, calibration=calibration, **asked)
+            asked = {"score": self._options.default_score} | asked
+            norms = fitted.last_layer.features(a).to(variance.dtype).square().sum(dim=1)
+            return ClassPredictive(mean, variance, exclusive, calibration=calibration, features_sq=norms, **asked)
         if asked:
             raise OptionError(f"predict takes no options for regression, but got {', '.join(asked)}.")
         noise = fitted.noise_variance.to(variance)

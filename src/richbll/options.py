@@ -61,6 +61,11 @@ class Options:
             return 1.0
         return None if self.is_regression else 0.1
 
+    @property
+    def default_score(self) -> str:
+        """Of how strange an input looks; `richbll bench image-scores` compares them."""
+        return "relative_variance" if (self.likelihood, self.curvature) == ("classification", "gaussian") else "entropy"
+
     def saved(self, num_data_terms: int) -> dict[str, Any]:
         """What a file must say so that a loaded posterior is read the same way."""
         decided = "per_class" if num_data_terms > 1 else "shared"

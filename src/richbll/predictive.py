@@ -14,7 +14,7 @@ from richbll.likelihoods.conformal import Calibration, interval_half_width, pred
 from richbll.likelihoods.gaussian import central_interval, log_density
 
 LINKS = ("mc", "probit", "bridge")
-SCORES = ("entropy", "mutual_information", "variance", "max_prob", "energy")
+SCORES = ("entropy", "mutual_information", "variance", "relative_variance", "max_prob", "energy")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class ClassPredictive:
     seed: int = 0
     score: str = "entropy"
     calibration: Calibration | None = None
+    features_sq: Tensor | None = None  # (n,) ‖φ^r‖²
 
     def __post_init__(self) -> None:
         one_of("link", self.link, LINKS)
@@ -161,8 +162,9 @@ class ClassPredictive:
     @property
     def ood_score(self) -> Tensor:
         """How unlike the training data an input looks, (n,), by the chosen score; larger is stranger."""
-        if self.score == "variance":  # the paper's
-            return self.variance_of(self.logits.argmax(dim=1)) if self.exclusive else self.logit_variance.sum(dim=1)
+        if self.score in ("variance", "relative_variance"):
+            variance = self.variance_of(self.logits.argmax(dim=1)) if self.exclusive else self.logit_variance.sum(dim=1)
+            return variance if self.score == "variance" else variance / self._features_sq
         if self.score == "max_prob":
             p = self.probs
             return 1 - (p.amax(dim=1) if self.exclusive else torch.maximum(p, 1 - p).mean(dim=1))
@@ -171,6 +173,12 @@ class ClassPredictive:
                 raise OptionError('score="energy" is for one class of several: a sure no has a low logit.')
             return -torch.logsumexp(self.logits, dim=1)
         return self.mutual_information if self.score == "mutual_information" else self.entropy
+
+    @property
+    def _features_sq(self) -> Tensor:
+        if self.features_sq is None:
+            raise OptionError('score="relative_variance" divides by ‖φ‖²: give features_sq, as `predict` does.')
+        return self.features_sq.clamp_min(torch.finfo(self.features_sq.dtype).tiny)
 
     def variance_of(self, classes: Tensor) -> Tensor:
         """The logit variance of one class per example, for instance the true one, (n,).

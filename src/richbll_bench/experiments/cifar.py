@@ -61,7 +61,11 @@ _COMPARED = (
     ("rich_bll_s_tuned", "map"),
     ("rich_bll_ggn_tuned", "map"),
 )
-_OFFERED = ("rich_bll_s", "rich_bll_s_tuned", "rich_bll_ggn_tuned")  # with the library's default score, the entropy
+_OFFERED = {  # with the library's default score
+    "rich_bll_s": "relative_variance",
+    "rich_bll_s_tuned": "relative_variance",
+    "rich_bll_ggn_tuned": "entropy",
+}
 _ALONE = ("max_prob", "energy", "entropy")  # scores of the network alone
 
 
@@ -265,7 +269,7 @@ def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Ta
     """The library's score beside those that need no posterior, seed by seed."""
     metrics = [f"auroc_{name}" for name in OUTSIDE[dataset]]
     by_score = []
-    for name, score in [(name, "entropy") for name in _OFFERED] + [("map", score) for score in _ALONE]:
+    for name, score in [*_OFFERED.items(), *(("map", score) for score in _ALONE)]:
         for record in found:
             if record.key.method == name and f"{metrics[0]}_{score}" in record.metrics:
                 key = replace(record.key, method=f"{name}, {score}")
@@ -273,7 +277,7 @@ def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Ta
                 by_score.append(replace(record, key=key, metrics=of_score))
     pairs = [
         comparison(by_score, first, second, dataset=dataset, metric=metric, better="higher")
-        for first in (f"{name}, entropy" for name in _OFFERED)
+        for first in (f"{name}, {score}" for name, score in _OFFERED.items())
         for second in (f"map, {score}" for score in _ALONE)
         for metric in metrics
     ]

@@ -62,19 +62,41 @@ def fitting(uq: RichBLL, task: Task) -> tuple[float, dict[str, float]]:
     return seconds, costs | {"yard_ms": 1e3 * a_yard}
 
 
-def predicting(uq: RichBLL, task: Task) -> Callable[[str], Prediction]:
-    """From features that are there already: what `uq.predict` gives, without running the network again."""
+def logits_of(uq: RichBLL) -> Callable[[Seen], tuple[Tensor, Tensor]]:
+    """Mean and variance of the logits, from features that are there already."""  # (n, C), (n, C)
     head = uq.as_module().head
+
+    def found(seen: Seen) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            logits, variance = head.in_parts(seen.features, seen.logits)
+        return logits.double(), variance.double()
+
+    return found
+
+
+def chosen_factor(uq: RichBLL, task: Task) -> float:
+    """Of all variances: the one with the largest log-probability of the validation labels, of five for each decade."""
+    logits, variance = logits_of(uq)(task.seen("validation"))
+    labels = task.images("validation").labels
+
+    def score(factor: float) -> float:
+        found = ClassPredictive(logits, factor * variance, num_samples=task.num_samples, seed=task.seed)
+        return float(found.log_prob(labels).mean())
+
+    centre = -float(variance.mean().log10())
+    return max((10 ** (centre + step / 5) for step in range(-25, 16)), key=score)
+
+
+def predicting(uq: RichBLL, task: Task, factor: float = 1.0) -> Callable[[str], Prediction]:
+    """What `uq.predict` gives, all variances times a factor, without running the network again."""
+    found_logits = logits_of(uq)
     subset, num_classes = task.images("subset"), len(task.data.classes)
     weight = len(task.data.train) / max(1, len(subset))
     units = scores.unit_variance(task.seen("subset"), subset.labels, num_classes, weight)
 
     def asked(seen: Seen, link: str) -> ClassPredictive:
-        with torch.no_grad():
-            logits, variance = head.in_parts(seen.features, seen.logits)
-        return ClassPredictive(
-            logits.double(), variance.double(), link=link, num_samples=task.num_samples, seed=task.seed
-        )
+        logits, variance = found_logits(seen)
+        return ClassPredictive(logits, factor * variance, link=link, num_samples=task.num_samples, seed=task.seed)
 
     def single(drawn: ClassPredictive, seen: Seen) -> dict[str, Tensor]:
         return scores.of_posterior(drawn, seen) | scores.of_features(units, seen)
