@@ -93,22 +93,26 @@ def _now(variant: str) -> str | None:
     return fingerprint(VARIANTS[variant][1]) if variant in VARIANTS else None
 
 
-def _values(records: Sequence[Record], variant: str, delta: float, method: str, metric: str) -> list[float]:
-    return [
-        record.metrics[metric]
-        for record in records
-        if record.settings["variant"] == variant
-        and record.key.dataset == dataset(delta)
-        and record.key.method == method
-    ]
+def _regrets(records: Sequence[Record], variant: str, method: str) -> dict[int, dict[float, float]]:
+    """By seed and difficulty."""
+    found: dict[int, dict[float, float]] = {}
+    for record in records:
+        if record.settings["variant"] == variant and record.key.method == method:
+            found.setdefault(record.key.seed, {})[record.settings["delta"]] = record.metrics["regret"]
+    return found
 
 
 def _row(records: Sequence[Record], variant: str) -> Row:
     cells: list[Cell | None] = []
     for method in METHODS:
-        found = [_values(records, variant, delta, method, "regret") for delta in DELTAS]
-        cells += [summary(values) if values else None for values in found]
-        cells.append(_geometric_mean([value for values in found for value in values]))
+        found, base = (_regrets(records, name, method) for name in (variant, "base"))
+        for delta in DELTAS:
+            values = [of_seed[delta] for of_seed in found.values() if delta in of_seed]
+            cells.append(summary(values) if values else None)
+        whole = {seed: of_seed for seed, of_seed in found.items() if len(of_seed) == len(DELTAS)}
+        cells.append(_geometric_mean([value for of_seed in whole.values() for value in of_seed.values()]))
+        both = [(value, base.get(seed, {}).get(delta)) for seed in whole for delta, value in whole[seed].items()]
+        cells.append(_geometric_mean([value / other for value, other in both if other is not None]))
     locked = [record.metrics["locked_in"] for record in records if record.settings["variant"] == variant]
     cells.append(Cell(text=f"{sum(locked):.0f} of {len(locked)}"))
     return Row(variant, VARIANTS[variant][0], 0, tuple(cells))
@@ -123,7 +127,8 @@ def _columns(method: str, title: str) -> list[Column]:
         Column(f"{method}/{delta}", f"{title}, δ = {delta:g}", dataset(delta), "regret", "lower", decimals=1)
         for delta in DELTAS
     ]
-    return [*found, Column(f"{method}/mean", f"{title}, geometric mean", better="lower", decimals=2)]
+    mean = Column(f"{method}/mean", f"{title}, geometric mean", better="lower", decimals=2)
+    return [*found, mean, Column(f"{method}/ratio", f"{title}, ÷ base", better="lower", decimals=2)]
 
 
 def _tables(records: Sequence[Record]) -> list[Table]:
@@ -133,9 +138,12 @@ def _tables(records: Sequence[Record]) -> list[Table]:
         return []
     columns = [column for method, title in METHODS.items() for column in _columns(method, title)]
     columns.append(Column("locked_in", "locked in"))
-    note = f"After {HORIZON:,} contexts, in percent of uniform play; seeds from {FIRST_SEED} on, none of the table's."
+    notes = (
+        f"After {HORIZON:,} contexts, in percent of uniform play; seeds from {FIRST_SEED} on, none of the table's.",
+        "Geometric means over the seeds that have all difficulties; ÷ base is that of the ratios on the same runs.",
+    )
     rows = tuple(_row(records, variant) for variant in there)
-    return [Table("wheel_why", "One choice changed at a time", tuple(columns), rows, (note,))]
+    return [Table("wheel_why", "One choice changed at a time", tuple(columns), rows, notes)]
 
 
 experiment = Experiment(
