@@ -23,6 +23,7 @@ from richbll.errors import (
     OptionError,
     RichBLLWarning,
 )
+from richbll.network import outputs
 from richbll.network.batches import Stream
 from richbll.network.taps import recorded_inputs
 from richbll.solvers import exact
@@ -673,15 +674,21 @@ def rounded(values: torch.Tensor) -> torch.Tensor:
     return values + (((bits + 0x1000) & ~0x1FFF).view(torch.float32) - values).detach()
 
 
-def test_short_products_of_float32() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), Short(64, 1))
+def test_short_products_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert outputs.rounding(torch.float32, gpu) == outputs.rounding(torch.float32, cpu) == 2**-23
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        found = fitted(model, ridge=1e-2).predict(X).epistemic_variance
+        assert outputs.rounding(torch.float32, gpu) == 2**-10
+        assert outputs.rounding(torch.float32, cpu) == 2**-23
+        assert outputs.rounding(torch.float64, gpu) == 2**-52
     finally:
         torch.set_float32_matmul_precision(before)
+    monkeypatch.setattr(outputs, "rounding", lambda dtype, device: 2**-10)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), Short(64, 1))
+    found = fitted(model, ridge=1e-2).predict(X).epistemic_variance
     plain = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(found, fitted(plain, ridge=1e-2).predict(X).epistemic_variance, rtol=1e-2, atol=0)

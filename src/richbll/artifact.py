@@ -18,7 +18,7 @@ from richbll.core.projection import Projection, Spectrum
 from richbll.errors import ArtifactError, OptionError, RichBLLWarning
 from richbll.fitted import Fitted
 from richbll.likelihoods.conformal import Calibration
-from richbll.network.fingerprint import weights_digest
+from richbll.network.fingerprint import add_tensor, new_digest
 from richbll.network.last_layer import LastLayer
 from richbll.network.taps import Tap
 from richbll.precision import float64_device
@@ -38,6 +38,14 @@ def architecture(model: nn.Module) -> dict[str, str]:
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state; extra state of another kind is left out."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A hash of all values of the model's state."""
+    digest = new_digest()
+    for name, tensor in _state(model).items():
+        add_tensor(digest, name, tensor)
+    return str(digest.hexdigest())
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class PosteriorHolder:
         self._calibration: Calibration | None = None  # belongs to these scales and this data
 
     def _become(self, fitted: Fitted) -> None:
-        self._fitted, self._head, self._calibration = fitted, None, None
+        self._calibration, self._head, self._fitted = None, None, fitted  # in this order, for other threads
 
     @property
     def _state(self) -> Fitted:

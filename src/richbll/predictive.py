@@ -164,7 +164,7 @@ class ClassPredictive:
         """How unlike the training data an input looks, (n,), by the chosen score; larger is stranger."""
         if self.score in ("variance", "relative_variance"):
             variance = self.variance_of(self.logits.argmax(dim=1)) if self.exclusive else self.logit_variance.sum(dim=1)
-            return variance if self.score == "variance" else variance / self._features_sq
+            return variance if self.score == "variance" else self._relative(variance)
         if self.score == "max_prob":
             p = self.probs
             return 1 - (p.amax(dim=1) if self.exclusive else torch.maximum(p, 1 - p).mean(dim=1))
@@ -174,11 +174,11 @@ class ClassPredictive:
             return -torch.logsumexp(self.logits, dim=1)
         return self.mutual_information if self.score == "mutual_information" else self.entropy
 
-    @property
-    def _features_sq(self) -> Tensor:
+    def _relative(self, variance: Tensor) -> Tensor:
+        """Over ‖φ^r‖²; where all features are zero nothing is known of the input, and the score is infinite."""
         if self.features_sq is None:
             raise OptionError('score="relative_variance" divides by ‖φ‖²: give features_sq, as `predict` does.')
-        return self.features_sq.clamp_min(torch.finfo(self.features_sq.dtype).tiny)
+        return torch.where(self.features_sq > 0, variance / self.features_sq, torch.inf)
 
     def variance_of(self, classes: Tensor) -> Tensor:
         """The logit variance of one class per example, for instance the true one, (n,).

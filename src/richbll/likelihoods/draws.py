@@ -1,8 +1,9 @@
 """Draws of logits z = f + √v ε in parts, and means over them: memory does not grow with draws, examples or classes.
 
-The numbers ε of an example follow from its own logits, so it is answered alike alone and in any batch, and what was
-calibrated in one holds in another. There are up to 256 sets of draws, and a hash of the rounded logits chooses one:
-with one set for all examples, the same classes would be favoured everywhere.
+The numbers ε of an example follow from its own logits, so it is answered alike alone and in any batch (but for the few
+whose logits are at an edge of the rounding), and what was calibrated in one holds in another. There are up to 256 sets
+of draws, and a hash of the rounded logits chooses one: with one set for all examples, the same classes would be
+favoured everywhere.
 """
 
 import math
@@ -54,9 +55,11 @@ def _one_draw(number: int, C: int, seed: int) -> Tensor:
 
 
 def _set_of(f: Tensor, num_sets: int) -> Tensor:
-    """Which set each row of f (n, C) takes, by a hash of its rounded values."""  # (n,)
-    steps = (_PER_UNIT * f.detach().to(torch.float32)).nan_to_num().clamp(-(2.0**40), 2.0**40).round().long()
-    odd = 2 * torch.arange(f.shape[1], device=f.device) + 1
+    """Which set each row of f (n, C) takes, by a hash of its rounded least, largest and mean value."""  # (n,)
+    f = f.detach().to(torch.float32)
+    seen = torch.stack([f.amin(dim=1), f.amax(dim=1), f.mean(dim=1)], dim=1)  # few, so that few are at an edge
+    steps = (_PER_UNIT * seen).nan_to_num().clamp(-(2.0**40), 2.0**40).round().long()
+    odd = torch.tensor([1, 3, 5], device=f.device)
     mixed = (steps * (odd * 0x9E3779B97F4A7C1)).sum(dim=1)  # whole numbers wrap around
     mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
     return torch.remainder(mixed ^ (mixed >> 32), num_sets)

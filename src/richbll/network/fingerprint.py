@@ -49,7 +49,7 @@ def network_fingerprint(network: Network) -> dict[str, str]:
         "torch": torch.__version__,
         "device": network.device.type,
         "modules of the model": _structure(network.model),
-        "weights of the model": weights_digest(network.model),
+        "weights of the model": _weights(network.model),
         "last layer": ", ".join(layers),
         "parameters that count": f"{len(network.parameter_sizes)} ({names.hexdigest()})",
     }
@@ -60,7 +60,7 @@ def _structure(model: nn.Module) -> str:
     return str(new_digest(text.encode()).hexdigest())
 
 
-def weights_digest(model: nn.Module) -> str:
+def _weights(model: nn.Module) -> str:
     """Of all values of all parameters and buffers."""
     digest = new_digest()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

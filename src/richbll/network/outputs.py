@@ -36,14 +36,16 @@ def coarsest(*dtypes: torch.dtype) -> torch.dtype:
 
 
 def rounding(dtype: torch.dtype, device: torch.device) -> float:
-    """The dtype's ε, or that of the shorter numbers that torch was allowed to multiply float32 by."""
-    eps = torch.finfo(dtype).eps
-    if dtype != torch.float32:
-        return eps
-    short = {"high": torch.finfo(torch.float16).eps, "medium": torch.finfo(torch.bfloat16).eps}  # TF32 has 10 bits too
-    eps = max(eps, short.get(torch.get_float32_matmul_precision(), 0.0))
-    convolutions = device.type == "cuda" and torch.backends.cudnn.allow_tf32
-    return max(eps, short["high"]) if convolutions else eps
+    """The dtype's ε; for float32 on a GPU that may multiply in TF32, which has ten bits, that of float16."""
+    short = dtype == torch.float32 and device.type == "cuda" and _multiplies_in_tf32()
+    return torch.finfo(torch.float16 if short else dtype).eps
+
+
+def _multiplies_in_tf32() -> bool:
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # said by torch's newer settings, which the older question does not understand
+        return getattr(torch.backends.cuda.matmul, "fp32_precision", "ieee") == "tf32"
 
 
 def same_up_to_rounding(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:

@@ -46,8 +46,9 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, within a number of bytes."""
     ranks = stream.ranks
     reader = tried_reader(network, stream)
-    size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
-    plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
+    with ranks.together("planning"):
+        size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
+        plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
     if ranks.all_agree(plan.cached and bool(reader.shapes)):
         found = _read_once(network, reader, stream, memory)
         if found is not None:

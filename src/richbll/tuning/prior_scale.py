@@ -53,7 +53,7 @@ def _best(name: str, variance: Callable[[Tensor], Tensor], at_one: Tensor, nll: 
     mean = at_one.mean()
     if not mean > 0:
         raise DataError(
-            "All features are zero at the validation points, so nothing there depends on prior_variance: use other "
+            f"All features are zero at the validation points, so nothing there depends on the {name}: use other "
             "validation data."
         )
     grid = torch.logspace(-_DECADES / 2, _DECADES / 2, 41, dtype=mean.dtype, device=mean.device) / mean

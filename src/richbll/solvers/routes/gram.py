@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from richbll.network.capture import Site
+from richbll.network.outputs import rounding
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
 from richbll.network.structure import Dense, Gradient, Outer
@@ -150,16 +151,17 @@ def gram_energy(rows: Rowwise, U: Tensor, s: Tensor, c: int, ranks: Ranks) -> tu
 
 def _is_rough(H: Tensor, trace: Tensor, s: Tensor, N: int, dtype: torch.dtype, ranks: Ranks) -> bool:
     """Whether an error of ε tr K / N in H_ii is much in 1 + H_ii/s_i² for some direction i."""
-    energy, trace = H.diagonal(dim1=1, dim2=2)[:, : len(s)].clone(), trace.clone()
+    energy, trace = H.diagonal(dim1=1, dim2=2).clone(), trace.clone()
     ranks.add(energy, trace)
-    error = torch.finfo(dtype).eps * trace.unsqueeze(1) / max(1, N)  # (c, 1)
-    return bool((error > _ROUGH * (s.square() + energy.clamp_min(0))).any())
+    error = rounding(dtype, H.device) * trace.unsqueeze(1) / max(1, N)  # (c, 1)
+    return bool((error > _ROUGH * (s.square() + energy[:, : len(s)].clamp_min(0))).any())
 
 
 def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The same, with K in one precision."""
     N, rho = U.shape
     block = _BLOCK if rows.width > _NARROW else _BLOCK // 2
+    block //= dtype.itemsize // U.dtype.itemsize
     if ranks.size > 1:
         block = min(block, max(64, N // (4 * ranks.size)))
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
