@@ -1,6 +1,7 @@
 """Reliability diagrams and histograms of scores, from the bins on record."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from richbll_bench.experiment import Figure
@@ -51,7 +52,9 @@ def draw_reliability(records: Sequence[Record], titles: Mapping[str, str]) -> "D
             ax.plot(confidence, correct, color=_COLORS[2], lw=1)
             ax.scatter(confidence, correct, s=[6 + 150 * one for one in share], color=_COLORS[2], alpha=0.7)
         ece = [record.metrics["ece"] for record in of_method]
-        ax.set_title(f"ECE {sum(ece) / len(ece):.3f}", loc="right", fontsize=8, color="0.35")
+        ax.text(
+            0.96, 0.06, f"ECE {sum(ece) / len(ece):.3f}", transform=ax.transAxes, ha="right", fontsize=8, color="0.35"
+        )
     return figure
 
 
@@ -81,7 +84,7 @@ def _panels(titles: Mapping[str, str], below: str, beside: str) -> tuple["Drawin
     for ax in axes[len(titles) :]:
         ax.set_axis_off()
     for ax, title in zip(axes, titles.values(), strict=False):
-        ax.set_title(title, loc="left", fontsize=8, fontweight="bold", wrap=True)
+        ax.set_title(fill(title, 30), loc="left", fontsize=8, fontweight="bold")
     figure.supxlabel(below, fontsize=9)
     figure.supylabel(beside, fontsize=9)
     return figure, dict(zip(titles, axes, strict=False))
