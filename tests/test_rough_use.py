@@ -1,7 +1,6 @@
-"""Rough use: contexts, threads, odd modules, odd data. Each of these was wrong or raw once."""
+"""Rough use: contexts, odd modules, odd data. Each of these was wrong or raw once."""
 
 import copy
-import threading
 from collections import namedtuple
 
 import numpy as np
@@ -9,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
 
-from richbll import RichBLL, Sketched, estimator, load
+from richbll import RichBLL, Sketched, load
 from richbll.bandits import Replay
 from richbll.errors import (
     DataChangedError,
@@ -24,26 +22,9 @@ from richbll.errors import (
     RichBLLWarning,
 )
 from richbll.network import outputs
-from richbll.network.batches import Stream
-from richbll.network.taps import recorded_inputs
-from richbll.solvers import exact
 from tests.cases import Forward, make
 from tests.reference import dense
-
-X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-
-
-def mlp() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-
-
-def fitted(model: nn.Module, data=X, **options) -> RichBLL:
-    return RichBLL(model, **({"noise_variance": 0.3} | options)).fit(data)
-
-
-WANT = fitted(mlp()).predict(X).epistemic_variance
-
+from tests.small import WANT, X, fitted, mlp
 
 # ---------------------------------------------------------------------- contexts
 
@@ -75,40 +56,6 @@ def test_an_autocast_around_predict_does_not_coarsen_the_variance() -> None:
         pred = uq.predict(100 * X)
     assert pred.std.dtype == torch.float32
     assert bool(torch.isfinite(pred.std).all())
-
-
-# ---------------------------------------------------------------------- threads
-
-
-@pytest.mark.parametrize("how", ["predict", "predict in train mode", "predict with gradient", "as_module"])
-def test_two_threads_get_their_own_answers(how: str) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
-    )
-    model.train(how == "predict in train mode")
-    uq = RichBLL(model, noise_variance=0.3, ridge=1.0).fit(torch.randn(200, 4))
-    module = uq.as_module()
-    inputs = [torch.randn(64, 4), 5 * torch.randn(64, 4)]
-    wanted = [uq.predict(x).epistemic_variance for x in inputs]
-    wrong: list[object] = []
-
-    def work(x: torch.Tensor, want: torch.Tensor) -> None:
-        try:
-            for _ in range(60):
-                z = x.clone().requires_grad_(how == "predict with gradient")
-                got = module(z)[1] if how == "as_module" else uq.predict(z).epistemic_variance
-                if not torch.allclose(got, want, rtol=1e-4):
-                    wrong.append("other answer")
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, wanted, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 # ---------------------------------------------------------------------- odd modules
@@ -479,104 +426,6 @@ def test_no_module_is_no_model(tmp_path) -> None:
         load(tmp_path / "none.safetensors", "model")
 
 
-# ---------------------------------------------------------------------- threads
-
-
-class Waits(nn.Module):
-    """Its forward pass waits, where it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 1)
-        self.begun, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = torch.tanh(self.body(x))
-        self.begun.set()
-        self.go_on.wait()
-        return self.head(h)
-
-
-def test_a_fit_that_begins_during_another_threads_predict_leaves_no_hook() -> None:
-    model = Waits()
-    uq = fitted(model)
-    model.begun.clear()
-    model.go_on.clear()
-    other = threading.Thread(target=lambda: uq.predict(X))
-    other.start()
-    model.begun.wait()
-    second = threading.Thread(target=lambda: fitted(model))
-    second.start()
-    second.join(timeout=0.2)  # it waits for the first
-    model.go_on.set()
-    other.join()
-    second.join()
-    assert [len(module._forward_pre_hooks) for module in model.modules()] == [0, 0, 0]
-
-
-def test_a_head_is_not_kept_for_another_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
-    uq, want = fitted(mlp()), fitted(mlp(), prior_variance=100.0).predict(X).epistemic_variance
-    made = estimator.head_for
-
-    def meanwhile(*arguments: object) -> object:
-        head = made(*arguments)
-        monkeypatch.setattr(estimator, "head_for", made)
-        uq.prior_variance = 100.0  # by another thread
-        return head
-
-    monkeypatch.setattr(estimator, "head_for", meanwhile)
-    torch.testing.assert_close(uq.predict(X).epistemic_variance, WANT)
-    torch.testing.assert_close(uq.predict(X).epistemic_variance, want)
-
-
-def test_a_hook_that_is_being_removed_meets_another_threads_call() -> None:
-    """torch has listed the hook already, but forgotten that it takes names."""
-    layer = nn.Linear(2, 2)
-    with recorded_inputs([layer]) as inputs:
-        (record,) = layer._forward_pre_hooks.values()
-    other = threading.Thread(target=lambda: record(layer, (X,)))
-    other.start()
-    other.join()
-    assert inputs == [[]]
-
-
-# ---------------------------------------------------------------------- memory that is used again
-
-
-class Refills:
-    """Every batch in the same memory."""
-
-    def __iter__(self):
-        memory = torch.empty(10, 4)
-        for rows in X.split(10):
-            yield memory.copy_(rows)
-
-    def __len__(self) -> int:
-        return 5
-
-
-@pytest.mark.parametrize("options", [{}, {"solver": "cross"}, {"subsample": 30}, {"memory_budget": "64KiB"}])
-def test_a_loader_that_fills_the_same_memory_again(options: dict) -> None:
-    want = fitted(mlp(), list(X.split(10)), **options)
-    found = fitted(mlp(), Refills(), **options)
-    torch.testing.assert_close(found.predict(X).std, want.predict(X).std)
-    assert str(found.diagnose(Refills())) == str(want.diagnose(list(X.split(10))))
-    if options == {"solver": "cross"}:
-        want.update(list(X.split(10)), refit=True)
-        torch.testing.assert_close(found.update(Refills(), refit=True).predict(X).std, want.predict(X).std)
-
-
-def test_a_file_that_is_written_over_after_it_was_loaded(tmp_path) -> None:
-    model = mlp()
-    fitted(model).save(tmp_path / "one")
-    fitted(model, 10 * X, noise_variance=7.0).save(tmp_path / "two")
-    uq = load(tmp_path / "one", model)
-    (tmp_path / "one").write_bytes((tmp_path / "two").read_bytes())
-    torch.testing.assert_close(uq.predict(X).epistemic_variance, WANT)
-    assert float(uq.noise_variance) == pytest.approx(0.3)
-
-
 # ---------------------------------------------------------------------- odd things again
 
 
@@ -636,30 +485,6 @@ def test_the_evidence_after_an_update_of_everything() -> None:
     uq = fitted(model, (X, y), solver="cross").update((X, y), refit=True)
     with pytest.raises(OptionError, match="The evidence is that of the fit"):
         uq.tune(method="evidence")
-
-
-class Uneven:
-    """The first batch is small, and no length but that of the loader is known."""
-
-    def __iter__(self):
-        yield X[:2]
-        yield from X[2:].split(24)
-
-    def __len__(self) -> int:
-        return 3
-
-
-def test_a_small_first_batch_does_not_break_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Stream([X[:2], X[2:]], torch.device("cpu")).num_rows == 50
-    assert Stream(DataLoader(TensorDataset(X), batch_size=20), torch.device("cpu")).num_rows == 60
-    twice = []
-    read_twice = exact._read_twice
-    monkeypatch.setattr(exact, "_read_twice", lambda *given: twice.append(given) or read_twice(*given))
-    enough = fitted(mlp(), Uneven(), memory_budget="1MiB")
-    assert not twice
-    found = fitted(mlp(), Uneven(), memory_budget="3KiB")
-    assert len(twice) == 1  # six rows of gradients would have fitted
-    torch.testing.assert_close(found.predict(X).std, enough.predict(X).std)
 
 
 class Short(nn.Linear):

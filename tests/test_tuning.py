@@ -156,16 +156,21 @@ def test_misuse(problem) -> None:
         RichBLL(model, noise_variance=1.0).fit(train).update(val).log_marginal_likelihood()
 
 
-@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
-def test_classes_are_tuned_by_the_probability_of_labels(likelihood: str) -> None:
+def too_sure(likelihood: str, count: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A network whose logits are far larger than the labels deserve."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 3)).double()
     with torch.no_grad():
-        model[2].weight.mul_(12)  # far too sure of itself
-    x = torch.randn(600, 3).double()
+        model[2].weight.mul_(12)
+    x = torch.randn(count, 3).double()
     p = (model(x) / 6).softmax(1) if likelihood == "classification" else (model(x) / 2).sigmoid()
     y = torch.multinomial(p, 1).squeeze(1) if likelihood == "classification" else torch.bernoulli(p)
-    y = y.detach()
+    return model, x, y.detach()
+
+
+@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
+def test_classes_are_tuned_by_the_probability_of_labels(likelihood: str) -> None:
+    model, x, y = too_sure(likelihood, 600)
     uq = RichBLL(model, likelihood, prior_variance=1e-6).fit((x[:5], y[:5]))  # few points: the prior matters
     score = lambda: -uq.predict(x[200:]).log_prob(y[200:]).mean()  # noqa: E731
     before = score()
@@ -181,13 +186,7 @@ def test_classes_are_tuned_by_the_probability_of_labels(likelihood: str) -> None
 
 @pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
 def test_classes_with_many_rows_are_tuned_by_one_factor(likelihood: str) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 3)).double()
-    with torch.no_grad():
-        model[2].weight.mul_(12)
-    x = torch.randn(2000, 3).double()
-    p = (model(x) / 6).softmax(1) if likelihood == "classification" else (model(x) / 2).sigmoid()
-    y = (torch.multinomial(p, 1).squeeze(1) if likelihood == "classification" else torch.bernoulli(p)).detach()
+    model, x, y = too_sure(likelihood, 2000)
     uq = RichBLL(model, likelihood).fit((x[:1500], y[:1500]))
     before, ratio = uq.predict(x[1500:]), uq.noise_variance / uq.prior_variance
     after = uq.tune((x[1500:], y[1500:])).predict(x[1500:])
