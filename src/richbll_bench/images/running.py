@@ -33,9 +33,10 @@ def task_of(job: Job, seed: int) -> Task:
 
 
 def records_of(job: Job, evaluate: Evaluate) -> list[Record]:
-    """A record's seconds are the wall clock's for fitting and evaluating, and for training where that was now.
+    """A record's seconds are the wall clock's for fitting and evaluating, and for training networks of its own.
 
-    A method that fails leaves the records of the others.
+    Training the network that methods share counts once, with MAP, whenever it was. A method that fails leaves the
+    records of the others.
     """
     made: list[Record] = []
     failed: list[str] = []
@@ -43,9 +44,10 @@ def records_of(job: Job, evaluate: Evaluate) -> list[Record]:
     for seed in job.seeds:
         task = task_of(job, seed)
         for name in job.methods:
-            began = time.perf_counter()
             method = methods.load(name)
             try:
+                training = 0.0 if method.own_networks else task.backbone.seconds
+                began = time.perf_counter()
                 metrics = evaluate(method.fit(task), task, method)
             except DatasetError:
                 raise  # no method has its images
@@ -53,7 +55,7 @@ def records_of(job: Job, evaluate: Evaluate) -> list[Record]:
                 failed.append(f"{name}, seed {seed}: {type(error).__name__}: {error}")
                 trace = trace or traceback.format_exc()
                 continue
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - began + (training if name == "map" else 0.0)
             made.append(new_record(Key(job.experiment, job.dataset, name, seed), job.settings, metrics, seconds))
     if failed:
         raise UnfinishedError("; ".join(failed), made, trace)
