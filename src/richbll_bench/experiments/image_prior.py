@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from richbll_bench import image_datasets
 from richbll_bench.experiment import Experiment, Figure, Job, Size
 from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
-from richbll_bench.images import methods
-from richbll_bench.images.evaluation import detection, of_probabilities
-from richbll_bench.images.last_layer import LastLayer, chosen_factor, predicting
+from richbll_bench.images import methods, scaled
+from richbll_bench.images.last_layer import LastLayer
 from richbll_bench.images.running import by_settings, settings, task_of
 from richbll_bench.images.task import OUTSIDE, Task
 from richbll_bench.records import Key, Record, new_record
@@ -31,7 +30,6 @@ SCALES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 RIDGES = (1e-2, 1.0, 1e2, 1e4)
 POSTERIORS = ("bll", "rich_bll_s", "rich_bll_s_class", "rich_bll_ggn")
 _RIDGED = "rich_bll_s"  # at every ridge; the others at the paper's
-_SCORES = ("variance", "relative_variance", "entropy")
 _COLORS = {"bll": "#c9820f", "rich_bll_s": "#2a6fbb", "rich_bll_s_class": "#3c9d92", "rich_bll_ggn": "#b5442e"}
 
 
@@ -71,21 +69,7 @@ def measured(task: Task, wanted: Sequence[Point]) -> dict[str, dict[str, float]]
         uq = method.posterior(task).fit(task.loader("train"))
         for point in (point for point in wanted if point.posterior == posterior):
             uq.ridge, uq.prior_variance = point.ridge, point.scale
-            factor = chosen_factor(uq, task)
-            predict = predicting(uq, task, factor)
-            test, validation = predict("test"), predict("validation")
-            metrics = of_probabilities(test.log_probs, task.images("test").labels)
-            metrics |= {"factor": factor, "variance": float(test.scores["variance"].mean()) / factor}
-            chosen_by = of_probabilities(validation.log_probs, task.images("validation").labels)
-            metrics |= {f"{name}_validation": value for name, value in chosen_by.items()}
-            as_it_is = predicting(uq, task)("test")
-            before = of_probabilities(as_it_is.log_probs, task.images("test").labels)
-            metrics |= {f"{name}_before": value for name, value in before.items()}
-            for name in task.outside:
-                strange = predict(name).scores
-                told = {score: strange[score] for score in _SCORES}
-                metrics |= {k: v for k, v in detection(test, name, told).items() if k.startswith("auroc")}
-            found[point.name] = metrics
+            found[point.name] = scaled.measured(uq, task)
     return found
 
 
@@ -127,7 +111,7 @@ def _table(found: Sequence[Record], words: str) -> Table:
         *(
             Column(f"{name}_{score}", f"{_title(name)} by {score.replace('_', ' ')}", metric=f"auroc_{name}_{score}")
             for name in OUTSIDE["cifar10"]
-            for score in _SCORES
+            for score in scaled.SCORES
         ),
         Column("variance", "mean variance", metric="variance", decimals=5),
     ]

@@ -1,7 +1,7 @@
 """What a method is given and what it gives back: one seed's images and network, and predictions for sets of images."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -71,6 +71,13 @@ class Task:
     def outside(self) -> tuple[str, ...]:
         """Sets of images of other classes."""
         return OUTSIDE[self.setting.dataset]
+
+    def of_fewer(self, per_class: int) -> "Task":
+        """The same images and network, and what it has seen of them; another subset."""
+        seen = {name: found for name, found in self._seen.items() if name != "subset"}
+        fewer = replace(self, per_class=per_class, kept={}, _seen=seen)
+        vars(fewer).update(data=self.data, backbone=self.backbone)
+        return fewer
 
     def images(self, name: str) -> Images:
         """A set by name: "train", "subset", "validation", "test", another data set's test images, or a proxy."""

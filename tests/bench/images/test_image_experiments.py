@@ -165,6 +165,18 @@ def test_prior_scale_and_ridge(tmp_path: Path) -> None:
     assert image_prior.Point.read("bll:0.01:1") == image_prior.Point("bll", 0.01, 1.0)
 
 
+def test_fewer_images_of_each_class(tmp_path: Path) -> None:
+    experiment, records = experiments.load("image-rows"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True), records, progress=False) == 4
+    found = {record.key.method: record.metrics for record in records.read("image-rows")}
+    for posterior in ("bll", "rich_bll_s"):  # fewer images, less certainty
+        assert found[f"{posterior}:4"]["variance"] > found[f"{posterior}:12"]["variance"]
+    assert found["rich_bll_s:4"]["variance"] > found["bll:4"]["variance"]
+    (table,) = experiment.tables(records.read("image-rows"))
+    assert [row.name for row in table.rows] == ["bll:4", "rich_bll_s:4", "bll:12", "rich_bll_s:12"]
+    experiment.figures(records.read("image-rows"))[0].draw()
+
+
 def test_the_spectrum_of_the_cnn(tmp_path: Path) -> None:
     experiment, records = experiments.load("spectrum"), Records(tmp_path)
     assert run(experiment, Size(1, tiny=True, model="cnn"), records, progress=False) == 3

@@ -23,7 +23,7 @@ from richbll.network.structure import Dense, Gradient, Outer
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
-_GLIMPSE = 64  # rows that show most of the columns which are not zero
+_GLIMPSE = 512  # rows that show most of the columns which are not zero
 _NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products
 _BLOCK = 512  # rows at a time; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
