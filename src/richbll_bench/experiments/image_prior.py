@@ -184,7 +184,8 @@ def drawn(found: Sequence[Record]) -> "Drawing":
             scales = [point.scale for point in mine]
             ax.plot(scales, values, color=_COLORS[posterior], lw=1.8 if usual else 0.7, label=label)
         ax.set(xscale="log", xlabel="prior variance τ²", title=title)
-    ax.legend(fontsize=7)
+    if ax.get_legend_handles_labels()[0]:  # there may be other ridges alone
+        ax.legend(fontsize=7)
     return figure
 
 
