@@ -51,7 +51,7 @@ strange = torch.cat([(x[test[:40]] + x[test[40:80]]).clamp(max=1), torch.rand(20
 incoming = torch.cat([x[test], strange])
 is_strange = torch.arange(len(incoming)) >= len(test)
 pred = uq.predict(incoming)
-doubt = pred.ood_score  # larger is stranger; here the entropy of the predicted probabilities
+doubt = pred.ood_score  # larger is stranger; here the predicted logit's variance, for features of unit length
 
 # %% How far can it be trusted? Errors among the digits that are kept when the most doubtful are sent to a person.
 wrong = pred.predicted[: len(test)] != y[test]

@@ -177,14 +177,15 @@ def _paper(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
     notes += [f"{methods.load(name).title}: {methods.load(name).source}" for name in methods.names() if name in names]
     if any(record.metrics.get("public_svhn") == 0 for record in found):
         notes.append("SVHN: digits cut again from the full numbers, a few grey levels from the public file.")
-    return [_named(table, f"{NAME}-{_slug(words)}", words, tuple(notes))]
+    return [_named(table, f"{NAME}-{slug(words)}", words, tuple(notes))]
 
 
 def _named(table: Table, name: str, title: str, notes: tuple[str, ...] = ()) -> Table:
     return Table(name, title, table.columns, table.rows, (*table.notes, *notes))
 
 
-def _slug(words: str) -> str:
+def slug(words: str) -> str:
+    """For names of tables and figures: of sizes that differ, they must too."""
     return "-".join("".join(c if c.isalnum() else " " for c in words.lower()).split())
 
 
@@ -214,7 +215,7 @@ def _measures(dataset: str, found: Sequence[Record], words: str) -> Table:
         "NLL by 50 draws of the logits; probit and bridge are closed forms of the same posterior.",
     )
     table = ours(found, Table("measures", "", tuple(columns), rows))
-    return _named(table, f"{NAME}-measures-{_slug(words)}", f"{words}: all measures", notes)
+    return _named(table, f"{NAME}-measures-{slug(words)}", f"{words}: all measures", notes)
 
 
 def _title(name: str) -> str:
@@ -244,7 +245,7 @@ def _scores(dataset: str, found: Sequence[Record], words: str) -> Table:
                 Row(f"{method}/{score}", title, len({row.name.split("/")[0] for row in rows} - {method}), cells)
             )
     notes = ("Scores with + add up parts, each in units of its spread over the validation images.",)
-    return Table(f"{NAME}-scores-{_slug(words)}", f"{words}: AUROC by score", tuple(columns), tuple(rows), notes)
+    return Table(f"{NAME}-scores-{slug(words)}", f"{words}: AUROC by score", tuple(columns), tuple(rows), notes)
 
 
 def _mean(records: Sequence[Record], metric: str) -> Cell | None:
@@ -262,7 +263,7 @@ def _pairs(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
         for metric, which in better.items()
     ]
     title = f"{words}: pairs of methods, seed by seed"
-    return [_named(table, f"{NAME}-paired-{_slug(words)}", title) for table in comparison_tables(pairs)]
+    return [_named(table, f"{NAME}-paired-{slug(words)}", title) for table in comparison_tables(pairs)]
 
 
 def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Table]:
@@ -282,7 +283,7 @@ def _default_score(dataset: str, found: Sequence[Record], words: str) -> list[Ta
         for metric in metrics
     ]
     title = f"{words}: the default score beside those of the network alone, seed by seed"
-    return [_named(table, f"{NAME}-default-{_slug(words)}", title) for table in comparison_tables(pairs)]
+    return [_named(table, f"{NAME}-default-{slug(words)}", title) for table in comparison_tables(pairs)]
 
 
 def figures(records: Sequence[Record]) -> list[Figure]:
@@ -296,8 +297,8 @@ def figures(records: Sequence[Record]) -> list[Figure]:
             if any(record.key.method == name for record in found)
         }
         named = {name: _title(name) for name in OUTSIDE[dataset]}
-        made.append(reliability_figure(f"{NAME}-reliability-{_slug(words)}", words, found, titles))
-        made.append(score_figure(f"{NAME}-histograms-{_slug(words)}", words, found, titles, named))
+        made.append(reliability_figure(f"{NAME}-reliability-{slug(words)}", words, found, titles))
+        made.append(score_figure(f"{NAME}-histograms-{slug(words)}", words, found, titles, named))
     return made
 
 

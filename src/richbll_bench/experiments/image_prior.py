@@ -8,19 +8,20 @@ it, and choose nothing.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from richbll_bench import image_datasets
 from richbll_bench.experiment import Experiment, Figure, Job, Size
-from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
+from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words, slug
 from richbll_bench.images import methods, scaled
 from richbll_bench.images.last_layer import LastLayer
 from richbll_bench.images.running import by_settings, settings, task_of
 from richbll_bench.images.task import OUTSIDE, Task
 from richbll_bench.records import Key, Record, new_record
-from richbll_bench.tables import Cell, Column, Row, Table, summary
+from richbll_bench.tables import Cell, Column, Row, Table, comparison, comparison_tables, summary
+from richbll_bench.tables.table import Better
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -96,8 +97,33 @@ def jobs(size: Size) -> list[Job]:
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    """The scale that validation labels choose for every posterior and ridge, and the paper's scale beside it."""
-    return [_table(found, size_words("cifar10", size)) for size, found in by_settings(records, *SIZE).items()]
+    """The scale that validation labels choose for every posterior and ridge, the paper's beside it; rich − plain."""
+    made = []
+    for size, found in by_settings(records, *SIZE).items():
+        words = size_words("cifar10", size)
+        made += [_table(found, words), *_pairs(found, words)]
+    return made
+
+
+def _pairs(found: Sequence[Record], words: str) -> list[Table]:
+    """Rich − plain at every scale, seed by seed."""
+    scales = sorted({Point.read(record.key.method).scale for record in found})
+    better: dict[str, Better] = {"nll": "lower", "ece": "lower"}
+    better |= {f"auroc_{name}_{score}": "higher" for name in OUTSIDE["cifar10"] for score in scaled.SCORES}
+    pairs = [
+        comparison(
+            found,
+            Point(_RIDGED, scale, 1.0).name,
+            Point("bll", scale, 1.0).name,
+            dataset="cifar10",
+            metric=metric,
+            better=which,
+        )
+        for scale in scales
+        for metric, which in better.items()
+    ]
+    title = f"{words}: rich − plain at every prior variance, variances tuned"
+    return [replace(table, name=f"{NAME}-paired-{slug(words)}", title=title) for table in comparison_tables(pairs)]
 
 
 def _table(found: Sequence[Record], words: str) -> Table:
@@ -113,7 +139,7 @@ def _table(found: Sequence[Record], words: str) -> Table:
             for name in OUTSIDE["cifar10"]
             for score in scaled.SCORES
         ),
-        Column("variance", "mean variance", metric="variance", decimals=5),
+        Column("variance", "mean variance, factor 1", metric="variance", decimals=5),
     ]
     rows = []
     there = [Point.read(name) for name in dict.fromkeys(record.key.method for record in found)]
@@ -125,7 +151,7 @@ def _table(found: Sequence[Record], words: str) -> Table:
             rows.append(
                 Row(
                     point.name,
-                    f"{methods.load(posterior).title}, ridge {ridge:g}, τ² = {point.scale:g}{why}",
+                    f"{_posterior_title(posterior, ridge)}, τ² = {point.scale:g}{why}",
                     block,
                     tuple(_cell(found, point, column.metric) for column in columns),
                 )
@@ -134,7 +160,12 @@ def _table(found: Sequence[Record], words: str) -> Table:
         "Variances are multiplied by the factor that validation labels choose, but in the columns of factor 1.",
         "Chosen: the τ² of the least NLL of validation labels, mean over seeds; beside it the paper's, 1.",
     )
-    return Table(f"{NAME}-chosen", f"{words}: prior scale and ridge", tuple(columns), tuple(rows), notes)
+    return Table(f"{NAME}-chosen-{slug(words)}", f"{words}: prior scale and ridge", tuple(columns), tuple(rows), notes)
+
+
+def _posterior_title(posterior: str, ridge: float) -> str:
+    title = methods.load(posterior).title
+    return title if posterior == "bll" else f"{title}, ridge {ridge:g}"  # it has none
 
 
 def _title(name: str) -> str:
@@ -163,7 +194,12 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         "other ridges of Rich-BLL (S) thin. Where curves of rich and plain meet, the data has outweighed the prior."
     )
     return [
-        Figure(f"{NAME}-{size[0]}", f"{size_words('cifar10', size)}: prior scale", caption, partial(drawn, some))
+        Figure(
+            f"{NAME}-{slug(size_words('cifar10', size))}",
+            f"{size_words('cifar10', size)}: prior scale",
+            caption,
+            partial(drawn, some),
+        )
         for size, some in by_settings(records, *SIZE).items()
     ]
 

@@ -12,7 +12,7 @@ import torch
 from richbll import RichBLL, Sketched
 from richbll_bench import image_datasets
 from richbll_bench.experiment import Experiment, Job, Size
-from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
+from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words, slug
 from richbll_bench.images.evaluation import detection, of_probabilities
 from richbll_bench.images.last_layer import fitting, predicting
 from richbll_bench.images.running import by_settings, settings, task_of
@@ -113,7 +113,9 @@ def tables(records: Sequence[Record]) -> list[Table]:
         titles = {EXACT: "exact", **{f"trak_{q}": f"TRAK, q = {q}" for q in sizes}, PLAIN: "no transform (BLL)"}
         rows = tuple(Row(name, title, 0, (None,) * len(columns)) for name, title in titles.items() if name in there)
         words = size_words("cifar10", size)
-        made.append(ours(found, Table(f"{NAME}-{size[0]}", f"{words}: routes to the transform", tuple(columns), rows)))
+        made.append(
+            ours(found, Table(f"{NAME}-{slug(words)}", f"{words}: routes to the transform", tuple(columns), rows))
+        )
     return made
 
 

@@ -1,18 +1,20 @@
 """How many images it takes for the prior to be forgotten: Rich-BLL (S) beside BLL, made of fewer images of each class.
 
-With many more images of each class than the last layer has features, the data outweighs any prior, and rich and plain
-are one. Here their number falls below that of the features. τ², noise and ridge are the paper's; how unsure the logits
-are is once as it is, and once a factor of all variances that the validation labels choose.
+With many more images of each class than the last layer has features, the data outweighs a prior of variance 1, and rich
+and plain are one. Here their number falls below that of the features, on the network of all images; the few stand for
+all, each with as much more weight. τ², noise and ridge are the paper's; how unsure the logits are is once as it is, and
+once a factor of all variances that the validation labels choose.
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from richbll_bench import image_datasets
 from richbll_bench.experiment import Experiment, Figure, Job, Size
-from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words
+from richbll_bench.experiments.cifar import EPOCHS, SIZE, WIDTH, size_words, slug
 from richbll_bench.images import methods, scaled
 from richbll_bench.images.last_layer import LastLayer
 from richbll_bench.images.running import by_settings, settings, task_of
@@ -25,11 +27,16 @@ if TYPE_CHECKING:
 
 NAME = "image-rows"
 COUNTS, _TINY_COUNTS = (16, 32, 64, 128, 256, 1024), (4, 12)
+_SCORES = {"variance": "variance", "relative_variance": "relative variance", "entropy": "tuned entropy"}
+_NOTES = (
+    "Tuned: all variances times the factor that the validation labels choose.",
+    "The few images stand for all: each of them has the weight of many.",
+)
 POSTERIORS = {"bll": "#c9820f", "rich_bll_s": "#2a6fbb"}
 
 
 def read(name: str) -> tuple[str, int]:
-    """Posterior and images of each class, from a record's method."""
+    """Posterior and images of each class, from a record's method (its setting `per_class` is that of `cifar`)."""
     posterior, count = name.split(":")
     return posterior, int(count)
 
@@ -69,17 +76,17 @@ def jobs(size: Size) -> list[Job]:
 def tables(records: Sequence[Record]) -> list[Table]:
     """One for every size of network."""
     columns = [
+        Column("accuracy_before", "accuracy", "cifar10", "accuracy_before", "higher"),
         Column("nll_before", "NLL", "cifar10", "nll_before", "lower", decimals=4),
         Column("ece_before", "ECE", "cifar10", "ece_before", "lower", decimals=4),
+        Column("accuracy", "accuracy, tuned", "cifar10", "accuracy", "higher"),
         Column("nll", "NLL, tuned", "cifar10", "nll", "lower", decimals=4),
         Column("ece", "ECE, tuned", "cifar10", "ece", "lower", decimals=4),
         Column("factor", "factor", "cifar10", "factor"),
         *(
-            Column(
-                f"{name}_{score}", f"{_title(name)} by {score.replace('_', ' ')}", "cifar10", f"auroc_{name}_{score}"
-            )
+            Column(f"{name}_{score}", f"{_title(name)} by {words}", "cifar10", f"auroc_{name}_{score}", "higher")
             for name in OUTSIDE["cifar10"]
-            for score in scaled.SCORES
+            for score, words in _SCORES.items()
         ),
     ]
     made = []
@@ -89,9 +96,10 @@ def tables(records: Sequence[Record]) -> list[Table]:
         for block, (count, posterior) in enumerate(sorted((read(name)[1], read(name)[0]) for name in there)):
             title = f"{count:,} images of each class, {methods.load(posterior).title}"
             rows.append(Row(f"{posterior}:{count}", title, block // len(POSTERIORS), (None,) * len(columns)))
-        notes = ("Tuned: all variances times the factor that the validation labels choose.",)
-        words = f"{size_words('cifar10', size)}: images of each class"
-        made.append(ours(found, Table(f"{NAME}-{size[0]}", words, tuple(columns), tuple(rows), notes)))
+        words = size_words("cifar10", size)
+        shape = Table(f"{NAME}-{slug(words)}", f"{words}: images of each class", tuple(columns), tuple(rows))
+        table = ours(found, shape)
+        made.append(replace(table, notes=(*table.notes, *_NOTES)))
     return made
 
 
@@ -102,14 +110,15 @@ def _title(name: str) -> str:
 def figures(records: Sequence[Record]) -> list[Figure]:
     """One for every size of network."""
     caption = (
-        "Mean over seeds against the images of each class that the posterior is made of; NLL with tuned variances."
+        "Means over seeds against the images of each class that the posterior is made of: NLL with tuned variances, "
+        "AUROC by the relative variance."
     )
-    return [
-        Figure(
-            f"{NAME}-{size[0]}", f"{size_words('cifar10', size)}: images of each class", caption, partial(drawn, some)
-        )
-        for size, some in by_settings(records, *SIZE).items()
-    ]
+    made = []
+    for size, found in by_settings(records, *SIZE).items():
+        words = size_words("cifar10", size)
+        title = f"{words}: images of each class"
+        made.append(Figure(f"{NAME}-{slug(words)}", title, caption, partial(drawn, found)))
+    return made
 
 
 def drawn(found: Sequence[Record]) -> "Drawing":

@@ -19,7 +19,7 @@ Evaluate = Callable[[Fitted, Task, Method], Mapping[str, float]]
 
 
 def settings(dataset: str, size: Size, *, width: int, epochs: int) -> dict[str, Any]:
-    """All that the numbers depend on, with data set, method and seed; what the command was given goes first."""
+    """All that the numbers depend on, with data set, method and seed; as the command was given it, or tiny."""
     wanted = Setting(dataset, size.width or width, size.epochs or epochs, size.images)
     found = asdict(wanted) | (TINY if size.tiny else {}) | {"per_class": _TINY_PER_CLASS if size.tiny else _PER_CLASS}
     return {name: value for name, value in found.items() if name != "dataset"}

@@ -159,8 +159,10 @@ def test_prior_scale_and_ridge(tmp_path: Path) -> None:
         ]
         assert variances == sorted(variances)
     assert found["bll:0.0001:1"]["variance"] < found["bll:1:1"]["variance"]
-    (table,) = experiment.tables(records.read("image-prior"))
+    table, pairs = experiment.tables(records.read("image-prior"))
     assert sum("chosen" in row.title for row in table.rows) == 3
+    difference = pairs.row("cifar10/nll/rich_bll_s:1:1/bll:1:1").cells[0].mean
+    assert difference == pytest.approx(found["rich_bll_s:1:1"]["nll"] - found["bll:1:1"]["nll"])
     experiment.figures(records.read("image-prior"))[0].draw()
     assert image_prior.Point.read("bll:0.01:1") == image_prior.Point("bll", 0.01, 1.0)
 
@@ -174,6 +176,7 @@ def test_fewer_images_of_each_class(tmp_path: Path) -> None:
     assert found["rich_bll_s:4"]["variance"] > found["bll:4"]["variance"]
     (table,) = experiment.tables(records.read("image-rows"))
     assert [row.name for row in table.rows] == ["bll:4", "rich_bll_s:4", "bll:12", "rich_bll_s:12"]
+    assert any("Tuned: all variances" in note for note in table.notes)
     experiment.figures(records.read("image-rows"))[0].draw()
 
 
