@@ -62,6 +62,8 @@ def positive_per_output(name: str, value: object, num_outputs: int) -> Tensor:
     """A positive number, or one per output, as a float64 tensor of shape (c,)."""
     if isinstance(value, bool):
         raise OptionError(f"{name}={value!r}: must be a positive number, or one per output.")
+    if isinstance(value, float) and 0 < value < math.inf:
+        return torch.full((num_outputs,), value, dtype=torch.float64)
     try:
         given = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -115,14 +115,15 @@ def plain_projection(like: Tensor) -> Projection:
 
 def spectrum_of(gram: Tensor, num_rows: int, feature_dtype: torch.dtype = torch.float64) -> Spectrum:
     """Decompose Φ^rᵀΦ^r = Q diag(s²) Qᵀ of so many rows of features with that precision."""
-    r = len(gram)
-    alive = gram.diagonal() > 0  # a dead ReLU's column is exactly zero
-    order = torch.cat([alive.nonzero().flatten(), (~alive).nonzero().flatten()])
-    count = int(alive.sum())
-    eigenvalues, vectors = eigh("the Gram matrix of the last-layer features", gram[alive][:, alive])
-    Q = torch.zeros_like(gram)
-    Q[order[:count], :count] = vectors
-    Q[order[count:], torch.arange(count, r, device=gram.device)] = 1
+    r, is_alive = len(gram), gram.diagonal() > 0  # a dead ReLU's column is exactly zero
+    alive, dead = is_alive.nonzero().flatten(), (~is_alive).nonzero().flatten()
+    count = len(alive)
+    part = gram if count == r else gram.index_select(0, alive).index_select(1, alive)
+    eigenvalues, Q = eigh("the Gram matrix of the last-layer features", part)
+    if count < r:
+        Q, vectors = torch.zeros_like(gram), Q
+        Q[alive, :count] = vectors
+        Q[dead, torch.arange(count, r, device=gram.device)] = 1
     num_alive = min(count, num_rows)
     s = torch.cat([eigenvalues[:num_alive].sqrt(), gram.new_zeros(r - num_alive)])
     return Spectrum(Q, s, rank=_rank(s, feature_dtype), num_alive=num_alive)

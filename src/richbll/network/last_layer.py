@@ -229,9 +229,12 @@ def check_output(last_layer: LastLayer, layer: nn.Module, a: Tensor, f: Tensor, 
     weight = layer.get_parameter("weight")
     linear = _linear_part(last_layer.weight_factor, weight, a[:, : last_layer.num_inputs])
     linear = linear + last_layer.constant.to(linear.device)
+    precision = coarsest(f.dtype, a.dtype, weight.dtype)
+    if same_outputs(f, linear, precision):
+        return
     terms = _linear_part(abs(last_layer.weight_factor), weight.abs(), a[:, : last_layer.num_inputs].abs())
     terms = terms + last_layer.constant.to(linear.device).abs()
-    if not same_outputs(f, linear, coarsest(f.dtype, a.dtype, weight.dtype), terms=terms):
+    if not same_outputs(f, linear, precision, terms=terms):
         gap = (in_float64(f.detach()) - linear).abs().max().item()
         raise LastLayerError(
             f"On {where} the model's output differs from its last layer '{last_layer.name}' by up to {gap:.3g} "

@@ -128,22 +128,20 @@ class Outer:
 
     def gram(self, other: "Outer") -> Tensor:
         """⟨φ_i, φ_j⟩ = Σ_tt' (left_it·left_jt') (right_it·right_jt'), without forming either."""  # (c, n, n')
-        left, right = _all_pairs(self.left, other.left), _all_pairs(self.right, other.right)
-        products = left.mul_(right) if len(left) >= len(right) else right.mul_(left)
-        T, T_other = self.left.shape[2], other.left.shape[2]
-        if T == T_other == 1:
-            return products
-        return products.view(len(products), -1, T, other.left.shape[1], T_other).sum(dim=(2, 4))
+        left, right = (wide(a).flatten(1, 2) @ wide(b).flatten(1, 2).mT for a, b in zip(self.tensors, other.tensors))
+        return over_positions(left * right, self.left.shape[2], other.left.shape[2])
 
     def kept(self) -> "Outer":
         """The same."""
         return Outer(owned(self.left), owned(self.right))
 
 
-def _all_pairs(a: Tensor, b: Tensor) -> Tensor:
-    """a_i · b_j over all examples and positions."""  # (c, n T, n' T')
-    a, b = wide(a.flatten(1, 2)), wide(b.flatten(1, 2))
-    return (a[0] @ b[0].mT).unsqueeze(0) if len(a) == 1 else a @ b.mT
+def over_positions(products: Tensor, T: int, T_other: int) -> Tensor:
+    """Summed over pairs of positions."""  # (c, n T, n' T') → (c, n, n')
+    if T == T_other == 1:
+        return products
+    c, rows, columns = products.shape
+    return products.view(c, rows // T, T, columns // T_other, T_other).sum(dim=(2, 4))
 
 
 @dataclass(frozen=True)
@@ -344,7 +342,7 @@ class Rows:
 
 def wide(values: Tensor) -> Tensor:
     """In at least float32: sums of bfloat16 products are too coarse."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype.itemsize >= 4 else values.float()
 
 
 def place(values: Tensor) -> tuple[int, ...]:

@@ -73,7 +73,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
                     del now[name]
                 now.update(before)
             for value, content in containers:
-                _restore(value, content)
+                if value or content:  # most are empty dictionaries of hooks
+                    _restore(value, content)
             with torch.no_grad():
                 for tensor, values in contents:
                     if tensor.layout != torch.strided or not torch.equal(tensor, values):

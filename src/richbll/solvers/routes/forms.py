@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.structure import Gradient, Outer, place, summed
+from richbll.network.structure import Gradient, Outer, place, summed, wide
 
 Uses = list[Gradient]  # of one parameter by one batch
 
@@ -67,10 +67,11 @@ def _described(
     """What this process holds, as JSON takes it; None without rows."""
     if not held:
         return None
-    values = summed(held[0], 0, 1)
+    first, tensors = held[0], [tensor for use in held[0] for tensor in use.tensors]
+    by_factors = all(isinstance(use, Outer) for uses in held for use in uses)
+    values = max(map(wide, tensors), key=len) if by_factors else summed(first, 0, 1)
     found: dict[str, Any] = {"dense": [len(values), 0, shape.size], "dtype": _name(values), "factors": []}
-    if all(isinstance(use, Outer) for uses in held for use in uses):
-        tensors = [tensor for use in held[0] for tensor in use.tensors]
+    if by_factors:
         key = tuple(place(use.tensors[0]) for uses in held for use in uses)
         found["factors"] = [[len(tensor), 0, tensor.shape[3], _name(tensor)] for tensor in tensors]
         found["longest"] = [max(use.tensors[0].shape[2] for use in uses) for uses in zip(*held, strict=True)]

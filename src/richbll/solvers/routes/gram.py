@@ -1,6 +1,6 @@
 """K = Φ^mΦ^mᵀ between examples, block by block, and H = UᵀKU; no gradient of a wide layer is ever formed.
 
-For a linear layer K = (a aᵀ) ∘ (g gᵀ). K is symmetric, so only blocks i ≤ j are made, and with
+For a linear layer K = (a aᵀ) ∘ (g gᵀ). K is symmetric, so each pair of examples is met once, in blocks i ≤ j, and with
 
     S = Σ_i U_iᵀ (½ K_ii U_i + Σ_{j>i} K_ij U_j)
 
@@ -10,6 +10,7 @@ In float32 K is off by ε‖φ^m‖², and so is H; its directions count 1/s² i
 large. Where that would show, K is formed again in float64.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +20,14 @@ from richbll.network.capture import Site
 from richbll.network.outputs import rounding
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.structure import Dense, Gradient, Outer
+from richbll.network.structure import Dense, Gradient, Outer, over_positions
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
 _GLIMPSE = 512  # rows that show most of the columns which are not zero
-_NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products
-_BLOCK = 512  # rows at a time; fewer where several processes share them
+_BLOCK = (512, 512)  # rows and columns of K at a time; fewer rows where several processes share them
+_NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products,
+_STRIP = (128, 512)  # and these are such
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
 
@@ -42,30 +44,71 @@ class Rowwise:
         factors = sum(f.shape[2] * f.shape[3] for uses in self.outers.values() for use in uses for f in use.tensors)
         return factors + sum(d.size for d in self.dense.values())
 
-    def rows(self, start: int, stop: int, dtype: torch.dtype) -> "Rowwise":
-        """Of some examples."""
+    def blocks(self, dtype: torch.dtype) -> "Blocks":
+        """K, in this precision or that of the factors, whichever is finer."""
+        pairs = [(mine, theirs) for uses in self.outers.values() for mine in uses for theirs in uses]
+        return Blocks([_Term.of(*pair) for pair in pairs], list(self.dense.values()), dtype)
 
-        def some(values: Tensor) -> Tensor:
-            return values[:, start:stop].to(dtype)
 
-        outers = {site: [Outer(some(use.left), some(use.right)) for use in uses] for site, uses in self.outers.items()}
-        return Rowwise(outers, {site: Dense(some(d.values)) for site, d in self.dense.items()})
+@dataclass(frozen=True)
+class _Term:
+    """(left leftᵀ) ∘ (right rightᵀ), summed over T positions of either example; of two uses of one weight, their own.
 
-    def gram(self, other: "Rowwise") -> Tensor:
-        """K between these examples and those."""  # (c, n, n')
+    The first pair of factors has as many outputs as there are.
+    """
+
+    factors: tuple[tuple[Tensor, Tensor], ...]  # two pairs: (N T, d) and (N T', d), or (c, N T, d) and (c, N T', d)
+    T: tuple[int, int]
+
+    @classmethod
+    def of(cls, mine: Outer, theirs: Outer) -> "_Term":
+        pairs = [(a.flatten(1, 2), b.flatten(1, 2)) for a, b in zip(mine.tensors, theirs.tensors, strict=True)]
+        pairs.sort(key=lambda pair: -len(pair[0]))
+        flat = [(a[0], b[0]) if len(a) == 1 else (a, b) for a, b in pairs]
+        return cls(tuple(flat), (mine.left.shape[2], theirs.left.shape[2]))
+
+
+class Blocks:
+    """Blocks of K, one after another in the same memory: fresh memory for each costs as much as its products do."""
+
+    def __init__(self, terms: list[_Term], dense: list[Dense], dtype: torch.dtype) -> None:
+        self._terms, self._dense, self._dtype = terms, dense, dtype
+        self._places: dict[int, Tensor] = {}
+
+    def block(self, rows: slice, columns: slice) -> Tensor:
+        """K between some examples and others. The next block takes its place."""  # (n, n') or (c, n, n')
         total: Tensor | None = None
-        for site, uses in self.outers.items():
-            for mine in uses:
-                for theirs in other.outers[site]:
-                    total = _plus(total, mine.gram(theirs))
-        for site, dense in self.dense.items():
-            total = _plus(total, dense.dense(0, dense.size) @ other.dense[site].dense(0, dense.size).mT)
+        for term in self._terms:
+            place = 0 if total is None else 1
+            (T, T_other), (first, second) = term.T, term.factors
+            mine, theirs = slice(rows.start * T, rows.stop * T), slice(columns.start * T_other, columns.stop * T_other)
+            products, factors = (
+                self._product(place, first[0][..., mine, :], first[1][..., theirs, :]),
+                self._product(place + 1, second[0][..., mine, :], second[1][..., theirs, :]),
+            )
+            if total is not None and T == T_other == 1 and total.dim() >= products.dim():
+                total.addcmul_(products, factors)
+                continue
+            products *= factors
+            if max(T, T_other) > 1:
+                products = over_positions(products.view(-1, *products.shape[-2:]), T, T_other)
+            total = products if total is None else total + products
+        for dense in self._dense:
+            values = dense.values.squeeze(0).to(self._dtype)
+            more = self._product(1, values[..., rows, :], values[..., columns, :])
+            total = more.clone() if total is None else total.add_(more) if total.dim() >= more.dim() else total + more
         assert total is not None
         return total
 
-
-def _plus(total: Tensor | None, more: Tensor) -> Tensor:
-    return more if total is None else total.add_(more) if total.shape == more.shape else total + more
+    def _product(self, place: int, a: Tensor, b: Tensor) -> Tensor:
+        """a_i · b_j, in a place whose content is lost."""
+        if a.dtype != self._dtype:
+            a, b = a.to(self._dtype), b.to(self._dtype)
+        shape = (*a.shape[:-1], b.shape[-2])
+        held, size = self._places.get(place), math.prod(shape)
+        if held is None or held.numel() < size:
+            held = self._places[place] = a.new_empty(size)
+        return torch.matmul(a, b.mT, out=held[:size].view(shape))
 
 
 def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, device: torch.device) -> Rowwise:
@@ -95,12 +138,13 @@ def _of_all(left: Tensor, right: Tensor, ranks: Ranks) -> Outer:
 def _without_zeros(factor: Tensor) -> Tensor:
     """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product."""
     rows = factor.flatten(0, 2)
-    unseen = (rows[:_GLIMPSE] == 0).all(dim=0).nonzero().flatten()
-    zero = unseen[(rows[:, unseen] == 0).all(dim=0)]
-    if not len(zero):
+    sizes = rows[:_GLIMPSE].abs().sum(dim=0)
+    unseen = (sizes == 0).nonzero().flatten()
+    if not len(unseen):
         return factor
-    used = torch.ones_like(rows[0], dtype=torch.bool).index_fill_(0, zero, False)
-    return factor[..., used]
+    sizes[unseen] = rows[:, unseen].abs().sum(dim=0)
+    used = sizes.nonzero().flatten()
+    return factor if len(used) == len(sizes) else factor.index_select(3, used)
 
 
 def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
@@ -160,25 +204,31 @@ def _is_rough(H: Tensor, trace: Tensor, s: Tensor, N: int, dtype: torch.dtype, r
 def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The same, with K in one precision."""
     N, rho = U.shape
-    block = _BLOCK if rows.width > _NARROW else _BLOCK // 2
-    block //= dtype.itemsize // U.dtype.itemsize
-    if ranks.size > 1:
-        block = min(block, max(64, N // (4 * ranks.size)))
+    block, span = (size // (dtype.itemsize // U.dtype.itemsize) for size in _block_shape(rows, ranks, N))
+    U, blocks = U.to(dtype), rows.blocks(dtype)
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
-    starts = list(range(0, N, block))
-    for i in _evenly(starts, ranks):
-        mine = rows.rows(i, i + block, dtype)
+    for i in _evenly(list(range(0, N, block)), ranks):
+        mine = slice(i, min(i + block, N))
         KU: Tensor | None = None
-        for j in range(i, N, block):
-            K = mine.gram(mine if i == j else rows.rows(j, j + block, dtype))  # (c, n, n')
+        for j in range(i, N, span):
+            others = slice(j, min(j + span, N))
+            K = blocks.block(mine, others)  # (n, n') or (c, n, n')
             if i == j:
-                trace += K.diagonal(dim1=1, dim2=2).sum(dim=1, dtype=torch.float64)
-                K = K / 2
-            KU = _plus(KU, K @ U[j : j + block].to(dtype) if c > 1 else (K[0] @ U[j : j + block].to(dtype))[None])
+                itself = K[..., :block]
+                trace += itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
+                itself /= 2
+            more = K @ U[others]
+            KU = more if KU is None else KU.add_(more)
         assert KU is not None
-        S += U[i : i + block].mT.to(dtype) @ KU
+        S += U[mine].mT @ KU
     return S + S.mT, trace
+
+
+def _block_shape(rows: Rowwise, ranks: Ranks, N: int) -> tuple[int, int]:
+    """Rows and columns of K at a time."""
+    block, span = _BLOCK if rows.width > _NARROW else _STRIP
+    return (block if ranks.size == 1 else min(block, max(64, N // (4 * ranks.size)))), span
 
 
 def _evenly(starts: list[int], ranks: Ranks) -> list[int]:
