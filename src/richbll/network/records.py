@@ -32,6 +32,7 @@ from richbll.precision import float64_device
 # What these do in a forward pass without gradients is not what they do in one with: their parts are fused.
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
+_TRUSTED_ROWS = 64  # in parts of a batch: after so many, examples are looked at in other company again
 _JOINED_ROWS, _JOINED_BYTES = 1024, 2**24  # small batches are put together up to these
 
 
@@ -107,15 +108,21 @@ class RecordReader:
         if batch.parts:
             yield from self._read_joined(batch, wanted, most_bytes)
             return
-        start = 0
+        start = trusted = 0  # up to `trusted` rows go without being looked at in other company
         while start < batch.size:
-            rows = slice(start, min(start + self._num_rows(wanted, most_bytes), batch.size))
+            rest = batch.size - start
+            num_parts = -(-rest // self._num_rows(wanted, most_bytes))
+            rows = slice(start, start + -(-rest // num_parts))
             part = batch.rows(rows)
-            record = self._by_rules(part, rows, wanted) if self._rules_hold else self._without_rules(part, rows, wanted)
+            if self._rules_hold:
+                record = self._by_rules(part, rows, wanted, looks=start >= trusted)
+            else:
+                record = self._without_rules(part, rows, wanted)
             if record is None:
                 self._rules_hold = False  # and fewer rows may fit
                 continue
             yield _beside_float64(record)
+            trusted = max(trusted, start + _TRUSTED_ROWS)
             start = rows.stop
 
     def _read_joined(self, batch: Batch, wanted: list[SiteShape], most_bytes: int) -> Iterator[Record]:
@@ -148,8 +155,11 @@ class RecordReader:
         per_row = max(2 * general * self._network.num_gradients, self._trial.activation_bytes)
         return max(1, min(most_bytes // per_row, MOST_ROWS)) if general else max(1, most_bytes // per_row)
 
-    def _by_rules(self, batch: Batch, rows: slice, wanted: list[SiteShape]) -> Record | None:
-        """None when the model was not like its trial run: the general route then reads, or raises the model's error."""
+    def _by_rules(self, batch: Batch, rows: slice, wanted: list[SiteShape], looks: bool = True) -> Record | None:
+        """None when the model was not like its trial run: the general route then reads, or raises the model's error.
+
+        Without `looks` no examples are read once more in other company, unless all of them have to be.
+        """
         network = self._network
         try:
             groups = companies(batch.size, everybody=FLAT in self._trial.layouts)
@@ -157,7 +167,10 @@ class RecordReader:
             if any(call.more_to_see for call in capture.calls):
                 groups = companies(batch.size, everybody=True)
                 capture, phi_r, f = self._captured(batch, groups)
-            if not (self._like_trial(capture) and self._same_alone(batch, groups, capture, phi_r, f)):
+            if not self._like_trial(capture):
+                return None
+            looks = looks or len(groups) > 1
+            if looks and not self._same_alone(batch, groups, capture, phi_r, f):
                 return None
             if self._is_fused and not self._same_fused(batch, phi_r, f):
                 return None

@@ -19,7 +19,7 @@ _MANY_POSITIONS = 256
 
 
 # Elements of a piece: 8 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
-_PIECE = 2**21
+_PIECE = 2**22
 
 Piece = tuple[slice, slice, Tensor]  # examples, elements, and their gradients (c, n', elements)
 

@@ -4,6 +4,7 @@ H = VᵀΦ^rᵀ Φ^m Φ^mᵀ Φ^r V follows afterwards. Rounding is amplified wh
 products are formed in float64; `exact` needs no such care.
 """
 
+import sys
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from richbll.network.records import Record, RecordReader, check_finite
 from richbll.precision import float64_device, no_autocast
 from richbll.solvers.plan import must_fit
 from richbll.solvers.routes.explicit import add_product, ranges_of
-from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, read_records
+from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, feature_dtype, read_records
 
 
 def solve(network: Network, stream: Source, memory: int) -> Solution:
@@ -36,7 +37,7 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
 class _Cross:
     """Adds a record to the cross moment. Parameters are in the model's order, whatever rules there are."""
 
-    solver = "cross"
+    solver, most_bytes = "cross", sys.maxsize
 
     def __init__(self, network: Network, reader: RecordReader, memory: int) -> None:
         self._shapes, self._memory = reader.shapes, memory
@@ -68,6 +69,10 @@ class AddRecord(Protocol):
         """The name of the kind of cross moment."""
 
     @property
+    def most_bytes(self) -> int:
+        """Of activations at a time, where fewer are faster than all that fit."""
+
+    @property
     def sketch(self) -> dict[str, Any]:
         """What a random projection is drawn from, in words and numbers; nothing for the cross moment itself."""
 
@@ -83,15 +88,9 @@ def additive(
     ranks = stream.ranks
     dtype = torch.float64
     with ranks.together("features and gradients"):
-        dtype = network.features(stream.peek())[0].dtype
-        records = read_records(
-            reader,
-            stream,
-            "features and gradients",
-            state,
-            reader.shapes,
-            memory // 4 if 2 * state["cross"].nbytes <= memory else memory // 8,
-        )
+        dtype = feature_dtype(network, stream)
+        most_bytes = min(add.most_bytes, memory // 4 if 2 * state["cross"].nbytes <= memory else memory // 8)
+        records = read_records(reader, stream, "features and gradients", state, reader.shapes, most_bytes)
         for batch, record in records:
             adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
             if reader.shapes:

@@ -26,6 +26,7 @@ from richbll.solvers.solution import Solution, Source
 _BY_FACTORS = ("auto", "tensor_sketch", "kronecker")
 _ROW_BY_ROW = ("auto", "fold", "tensor_sketch")  # as cheap for few examples at a time as for all
 _WIDE = 8  # from so many times q elements on, a linear layer at one position is sketched by its factors
+_FAST_BYTES = 3 * 2**26  # of activations: a forward and backward pass over more leaves the caches
 _TOGETHER = 2**21  # elements at a time where the gradients of several uses are added up
 
 
@@ -70,7 +71,7 @@ class Sketched:
 class _Adding:
     """Adds a record to E."""
 
-    solver = "sketch"
+    solver, most_bytes = "sketch", _FAST_BYTES
 
     def __init__(self, sketched: Sketched, reader: RecordReader) -> None:
         self._reader, self._kind = reader, sketched.kind

@@ -17,6 +17,7 @@ from richbll.network.ranks import Ranks
 from richbll.network.records import Record, RecordReader, SiteShape
 from richbll.precision import float64_device
 
+_FEW = 2  # rows: a model may treat a single one differently
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
@@ -72,12 +73,17 @@ def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dt
     adding = AddedMoments()
     dtype = torch.float64
     with stream.ranks.together("features"):
-        dtype = network.features(stream.peek())[0].dtype
+        dtype = feature_dtype(network, stream)
         for batch in stream.batches("features", adding.state):
             phi_r, f = network.features(batch)
             reading = network.reader.read(batch, f)
             adding.add(batch_moments(phi_r, reading.weights, reading.residuals))
     return adding.total(stream), dtype
+
+
+def feature_dtype(network: Network, stream: Source) -> torch.dtype:
+    """Of φ^r, from a few rows of the first batch."""
+    return network.features(stream.peek().rows(slice(0, _FEW)))[0].dtype
 
 
 def read_records(
