@@ -143,7 +143,9 @@ def test_routes_that_stopped_holding_are_remembered(path, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(20, length, 3, generator=generator) for length in (2, 2, 3, 2, 2, 2)]
     by_rules, read = [], RecordReader._by_rules
-    monkeypatch.setattr(RecordReader, "_by_rules", lambda *args, **kw: by_rules.append(args[1].index) or read(*args, **kw))
+    monkeypatch.setattr(
+        RecordReader, "_by_rules", lambda *args, **kw: by_rules.append(args[1].index) or read(*args, **kw)
+    )
     whole = fitted(path, batches, Summing(), solver="cross")
     assert by_rules == [0, 1, 2]
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from richbll.network.batches import unpack
 from richbll.network.structure import Gradient, Outer, Rows, Windows
+from richbll.solvers.routes.gram import Rowwise
 from tests.network.features import FEATURES, C, D, N, T
 from tests.network.ruled import ChosenOutput, assert_equals_truth, by_rule, chosen, read, reader_of, truth
 
@@ -64,7 +65,9 @@ def check_forms(gradient: Gradient) -> None:
     gram = {"rtol": 1e-10, "atol": 1e-10 * float(whole.abs().max()) ** 2 * p}
     outer = gradient.unfolded() if isinstance(gradient, Windows) else gradient
     if isinstance(outer, Outer):
-        torch.testing.assert_close(outer.gram(outer), whole @ whole.mT, **gram)
+        everyone = slice(0, n)
+        K = Rowwise({("w", 0): [outer]}, {}).blocks(whole.dtype).block(everyone, everyone)
+        torch.testing.assert_close(K.expand(c, n, n), whole @ whole.mT, **gram)
     if isinstance(gradient, Rows):
         torch.testing.assert_close(gradient.squared_norms(), whole.square().sum(dim=2), **gram)
         U = torch.randn(n, 3, dtype=whole.dtype)

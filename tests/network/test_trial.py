@@ -318,3 +318,40 @@ def test_processes_may_agree_to_give_up_a_rule() -> None:
     reader.shapes = [replace(s, kind="general", widths=(0, 0)) if s.site[0] == "a.weight" else s for s in reader.shapes]
     names = ["a.weight", "a.bias", "b.weight", "b.bias"]
     assert_equals_truth(reader, read(reader, x(N, D)), truth(network, x(N, D), names), 1e-10)
+
+
+def test_a_batch_in_parts_is_looked_at_again_and_again(monkeypatch) -> None:
+    """At its beginning, and then once in 64 rows: not in every small part."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    inputs = torch.randn(300, 3)
+    reader, looked = reader_of(network, inputs), []
+    same_alone = RecordReader._same_alone
+    monkeypatch.setattr(
+        RecordReader, "_same_alone", lambda self, batch, *rest: looked.append(batch) or same_alone(self, batch, *rest)
+    )
+    records = read(reader, inputs, room=20 * reader._trial.activation_bytes)
+    assert [record.rows.stop - record.rows.start for record in records] == [20] * 15
+    begins = [int((inputs == batch.args[0][0]).all(dim=1).nonzero()) for batch in looked]
+    assert begins == [0, 80, 160, 240]
+
+
+def test_a_part_of_a_batch_that_is_unlike_others_is_found() -> None:
+    """A model that mixes examples, but in parts that begin with a mark only: the third of these is looked at."""
+
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.head = nn.Linear(3, 8), nn.Linear(8, 1)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            return self.head(h + h.mean(dim=0) if bool(x[0, 0] > 100) else h)
+
+    inputs = torch.randn(300, 3)
+    inputs[80, 0] = 1000.0
+    network = Mixing()
+    reader = reader_of(network, inputs)
+    with pytest.raises(ModelError):
+        read(reader, inputs, room=20 * reader._trial.activation_bytes)

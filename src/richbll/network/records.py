@@ -114,15 +114,16 @@ class RecordReader:
             num_parts = -(-rest // self._num_rows(wanted, most_bytes))
             rows = slice(start, start + -(-rest // num_parts))
             part = batch.rows(rows)
+            looks = start >= trusted
             if self._rules_hold:
-                record = self._by_rules(part, rows, wanted, looks=start >= trusted)
+                record = self._by_rules(part, rows, wanted, looks)
             else:
                 record = self._without_rules(part, rows, wanted)
             if record is None:
                 self._rules_hold = False  # and fewer rows may fit
                 continue
             yield _beside_float64(record)
-            trusted = max(trusted, start + _TRUSTED_ROWS)
+            trusted = start + _TRUSTED_ROWS if looks else trusted
             start = rows.stop
 
     def _read_joined(self, batch: Batch, wanted: list[SiteShape], most_bytes: int) -> Iterator[Record]:

@@ -18,7 +18,7 @@ from torch.nn.functional import pad, unfold
 _MANY_POSITIONS = 256
 
 
-# Elements of a piece: 8 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
+# Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
 _PIECE = 2**22
 
 Piece = tuple[slice, slice, Tensor]  # examples, elements, and their gradients (c, n', elements)
@@ -126,22 +126,9 @@ class Outer:
                 end = min(begin + step, stop)
                 yield rows, slice(begin - start, end - start), some.dense(begin, end)
 
-    def gram(self, other: "Outer") -> Tensor:
-        """⟨φ_i, φ_j⟩ = Σ_tt' (left_it·left_jt') (right_it·right_jt'), without forming either."""  # (c, n, n')
-        left, right = (wide(a).flatten(1, 2) @ wide(b).flatten(1, 2).mT for a, b in zip(self.tensors, other.tensors))
-        return over_positions(left * right, self.left.shape[2], other.left.shape[2])
-
     def kept(self) -> "Outer":
         """The same."""
         return Outer(owned(self.left), owned(self.right))
-
-
-def over_positions(products: Tensor, T: int, T_other: int) -> Tensor:
-    """Summed over pairs of positions."""  # (c, n T, n' T') → (c, n, n')
-    if T == T_other == 1:
-        return products
-    c, rows, columns = products.shape
-    return products.view(c, rows // T, T, columns // T_other, T_other).sum(dim=(2, 4))
 
 
 @dataclass(frozen=True)

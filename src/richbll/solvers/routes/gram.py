@@ -20,7 +20,7 @@ from richbll.network.capture import Site
 from richbll.network.outputs import rounding
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.structure import Dense, Gradient, Outer, over_positions
+from richbll.network.structure import Dense, Gradient, Outer
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
@@ -52,20 +52,36 @@ class Rowwise:
 
 @dataclass(frozen=True)
 class _Term:
-    """(left leftᵀ) ∘ (right rightᵀ), summed over T positions of either example; of two uses of one weight, their own.
+    """(left leftᵀ) ∘ (right rightᵀ) of two uses of one weight, which may be the same.
 
-    The first pair of factors has as many outputs as there are.
+    ⟨φ_i, φ_j⟩ = Σ_tt' (left_it·left_jt') (right_it·right_jt') over T and T' positions, without forming either. The
+    first pair of factors has as many outputs as there are.
     """
 
     factors: tuple[tuple[Tensor, Tensor], ...]  # two pairs: (N T, d) and (N T', d), or (c, N T, d) and (c, N T', d)
-    T: tuple[int, int]
+    T: int
+    T_other: int
 
     @classmethod
     def of(cls, mine: Outer, theirs: Outer) -> "_Term":
         pairs = [(a.flatten(1, 2), b.flatten(1, 2)) for a, b in zip(mine.tensors, theirs.tensors, strict=True)]
         pairs.sort(key=lambda pair: -len(pair[0]))
         flat = [(a[0], b[0]) if len(a) == 1 else (a, b) for a, b in pairs]
-        return cls(tuple(flat), (mine.left.shape[2], theirs.left.shape[2]))
+        return cls(tuple(flat), mine.left.shape[2], theirs.left.shape[2])
+
+    def rows(self, mine: slice, theirs: slice) -> list[tuple[Tensor, Tensor]]:
+        """The factors of some examples."""
+        some = slice(mine.start * self.T, mine.stop * self.T)
+        others = slice(theirs.start * self.T_other, theirs.stop * self.T_other)
+        return [(a[..., some, :], b[..., others, :]) for a, b in self.factors]
+
+    def over_positions(self, products: Tensor) -> Tensor:
+        """Summed over pairs of positions."""  # (…, n T, n' T') → (…, n, n')
+        if self.T == self.T_other == 1:
+            return products
+        *lead, rows, columns = products.shape
+        shape = (*lead, rows // self.T, self.T, columns // self.T_other, self.T_other)
+        return products.view(shape).sum(dim=(-3, -1))
 
 
 class Blocks:
@@ -75,28 +91,22 @@ class Blocks:
         self._terms, self._dense, self._dtype = terms, dense, dtype
         self._places: dict[int, Tensor] = {}
 
-    def block(self, rows: slice, columns: slice) -> Tensor:
+    def block(self, mine: slice, theirs: slice) -> Tensor:
         """K between some examples and others. The next block takes its place."""  # (n, n') or (c, n, n')
-        total: Tensor | None = None
+        total: Tensor | None = None  # in place 0, or in memory of its own
         for term in self._terms:
+            first, second = term.rows(mine, theirs)
             place = 0 if total is None else 1
-            (T, T_other), (first, second) = term.T, term.factors
-            mine, theirs = slice(rows.start * T, rows.stop * T), slice(columns.start * T_other, columns.stop * T_other)
-            products, factors = (
-                self._product(place, first[0][..., mine, :], first[1][..., theirs, :]),
-                self._product(place + 1, second[0][..., mine, :], second[1][..., theirs, :]),
-            )
-            if total is not None and T == T_other == 1 and total.dim() >= products.dim():
+            products, factors = self._product(place, *first), self._product(place + 1, *second)
+            if total is not None and term.T == term.T_other == 1 and total.dim() >= products.dim():
                 total.addcmul_(products, factors)
-                continue
-            products *= factors
-            if max(T, T_other) > 1:
-                products = over_positions(products.view(-1, *products.shape[-2:]), T, T_other)
-            total = products if total is None else total + products
+            else:
+                products *= factors
+                total = _plus(total, term.over_positions(products))
         for dense in self._dense:
-            values = dense.values.squeeze(0).to(self._dtype)
-            more = self._product(1, values[..., rows, :], values[..., columns, :])
-            total = more.clone() if total is None else total.add_(more) if total.dim() >= more.dim() else total + more
+            values = dense.values.squeeze(0)
+            place = 0 if total is None else 1
+            total = _plus(total, self._product(place, values[..., mine, :], values[..., theirs, :]))
         assert total is not None
         return total
 
@@ -109,6 +119,10 @@ class Blocks:
         if held is None or held.numel() < size:
             held = self._places[place] = a.new_empty(size)
         return torch.matmul(a, b.mT, out=held[:size].view(shape))
+
+
+def _plus(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total.add_(more) if total.dim() >= more.dim() else total + more
 
 
 def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, device: torch.device) -> Rowwise:
@@ -218,15 +232,14 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
                 itself = K[..., :block]
                 trace += itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
                 itself /= 2
-            more = K @ U[others]
-            KU = more if KU is None else KU.add_(more)
+            KU = _plus(KU, K @ U[others])
         assert KU is not None
         S += U[mine].mT @ KU
     return S + S.mT, trace
 
 
 def _block_shape(rows: Rowwise, ranks: Ranks, N: int) -> tuple[int, int]:
-    """Rows and columns of K at a time."""
+    """Rows and columns of K at a time, at least as many columns."""
     block, span = _BLOCK if rows.width > _NARROW else _STRIP
     return (block if ranks.size == 1 else min(block, max(64, N // (4 * ranks.size)))), span
 
