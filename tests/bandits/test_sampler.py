@@ -11,6 +11,7 @@ from torch import nn
 from richbll import RichBLL
 from richbll.bandits import LocalNoise, Replay, RollingNoise, ThompsonSampler, fit_network, with_action
 from richbll.errors import DataError, NonFiniteError, NotFittedError, OptionError, ShapeError
+from richbll.rng import child_generator
 
 QUICK = partial(fit_network, steps=5)
 
@@ -55,6 +56,43 @@ def test_every_output_has_the_posterior_of_its_own_rows() -> None:
         uq = RichBLL(sampler._rewards.model, noise_variance=sampler.noise.variance, ridge=1e-2).fit(rows)
         want = float(uq.predict(x).epistemic_variance[0, action])
         assert float(variances[action]) == pytest.approx(want, rel=0.12)
+
+
+@pytest.mark.parametrize("rows", [20, 1000])
+@pytest.mark.parametrize("noise", [RollingNoise(), LocalNoise(prior=1.0)])
+def test_the_projection_may_be_from_some_rows_and_the_posterior_from_all(rows: int, noise) -> None:
+    """Against literal algebra: A by least squares on some rows, the data term of all of them, each over its noise."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    sampler = ThompsonSampler(
+        model, 3, encode=with_action, train=QUICK, noise=noise, subsample=None, projection_rows=rows, prior_variance=4.0
+    )
+    x = torch.randn(60, 2, dtype=torch.float64)
+    sampler.observe(x, torch.arange(60) % 3, (x[:, 0] + torch.arange(60) % 3).float())
+    inputs = with_action(sampler.replay.contexts, sampler.replay.actions, 3)
+    J = torch.stack(
+        [
+            torch.cat([g.flatten() for g in torch.autograd.grad(model(row[None]).sum(), model.parameters())])
+            for row in inputs
+        ]
+    )
+    phi_m, phi_r = J[:, :-7], J[:, -7:]
+    some = torch.randperm(60, generator=child_generator(0, "projection", 60))[:rows]
+    A = torch.linalg.solve(phi_r[some].mT @ phi_r[some] + 1e-2 * torch.eye(7), phi_r[some].mT @ phi_m[some])
+    prior = 4.0 * (torch.eye(7, dtype=torch.float64) + A @ A.mT)
+    (uq,) = sampler._posterior
+    sigma2 = uq.predict(inputs).noise_variance.double().expand(60, 1)
+    assert bool((sigma2 != sigma2[0]).any()) == isinstance(noise, LocalNoise)
+    covariance = torch.linalg.inv(torch.linalg.inv(prior) + phi_r.mT @ (phi_r / sigma2))
+    want = ((phi_r @ covariance) * phi_r).sum(dim=1)
+    torch.testing.assert_close(uq.predict(inputs).epistemic_variance[:, 0].double(), want, rtol=1e-5, atol=0)
+
+
+def test_a_projection_from_some_rows_is_for_all_rows() -> None:
+    with pytest.raises(OptionError, match="Give subsample=None, or leave projection_rows out"):
+        by_code(projection_rows=100)
+    with pytest.raises(OptionError, match="projection_rows=0"):
+        by_code(subsample=None, projection_rows=0)
 
 
 @pytest.mark.parametrize("make", [by_output, by_code])

@@ -5,6 +5,7 @@ reward of one alone is seen, so each action has a posterior of its own rows: its
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +18,36 @@ from richbll.errors import ShapeError
 from richbll.estimator import RichBLL
 from richbll.network.batches import map_tensors
 from richbll.precision import no_autocast
+from richbll.rng import child_generator
 
 _NOISE_ROWS = 4096  # to which a local noise is fitted at most
 
 Noise = RollingNoise | LocalNoise
 Encode = Callable[[Tensor, Tensor, int], Any]  # contexts (n, …), actions (n,), their number → inputs of the model
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a posterior is made of rows: from all of them, with a projection from some."""
+
+    options: dict[str, Any]  # of `RichBLL`
+    projection_rows: int | None = None
+    seed: int = 0
+
+    @property
+    def last_layer(self) -> Any:
+        """Where it is, if that was said."""
+        return self.options.get("last_layer")
+
+    def __call__(self, model: nn.Module, inputs: Any, num_rows: int, noise_variance: Any) -> RichBLL:
+        """Fitted on the rows for the projection, and updated with the others."""
+        uq = RichBLL(model, noise_variance=noise_variance, **self.options)
+        if self.projection_rows is None or num_rows <= self.projection_rows:
+            return uq.fit([(inputs, None)])
+        order = torch.randperm(num_rows, generator=child_generator(self.seed, "projection", num_rows))
+        some, others = torch.split(order, [self.projection_rows, num_rows - self.projection_rows])
+        uq.fit([(map_tensors(inputs, lambda tensor: tensor[some.to(tensor.device)]), None)])
+        return uq.update([(map_tensors(inputs, lambda tensor: tensor[others.to(tensor.device)]), None)])
 
 
 class ByCode:
@@ -40,10 +66,10 @@ class ByCode:
             )
         return output.view(len(contexts))
 
-    def posterior(self, replay: Replay, noise: Noise, options: dict[str, Any]) -> list[RichBLL]:
+    def posterior(self, replay: Replay, noise: Noise, fit: Fit) -> list[RichBLL]:
         """One, from all rows."""
         inputs = self._encode(replay.contexts, replay.actions, self.num_actions)
-        return [_posterior(self.model, inputs, replay.rewards, 0, noise, options)]
+        return [_posterior(self.model, inputs, replay.rewards, 0, noise, fit)]
 
     def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
         """A reward for every action: one new function for each context, or the mean without a generator."""  # (n, A)
@@ -76,13 +102,13 @@ class ByOutput:
             )
         return output.gather(1, actions.unsqueeze(1)).squeeze(1)
 
-    def posterior(self, replay: Replay, noise: Noise, options: dict[str, Any]) -> list[RichBLL]:
+    def posterior(self, replay: Replay, noise: Noise, fit: Fit) -> list[RichBLL]:
         """One for each action, from its own rows."""
         found = []
         for action in range(self.num_actions):
             rows = replay.actions == action
             contexts, rewards = replay.contexts[rows], replay.rewards[rows]
-            found.append(_posterior(self.model, contexts, rewards, action, noise, options))
+            found.append(_posterior(self.model, contexts, rewards, action, noise, fit))
         return found
 
     def draws(self, posterior: list[RichBLL], contexts: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -102,22 +128,21 @@ def _called(model: nn.Module, inputs: Any) -> Tensor:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
-def _posterior(
-    model: nn.Module, inputs: Any, rewards: Tensor, output: int, noise: Noise, options: dict[str, Any]
-) -> RichBLL:
+def _posterior(model: nn.Module, inputs: Any, rewards: Tensor, output: int, noise: Noise, fit: Fit) -> RichBLL:
     """Of the rows with these inputs and rewards, which are those of one output."""
-    data = [(inputs, None)]
     if not isinstance(noise, LocalNoise):
-        return RichBLL(model, noise_variance=noise.variance, **options).fit(data)
-    plain = RichBLL(model, noise_variance=1.0, **(options | {"enrich": False, "basis": "last_layer"})).fit(data)
+        return fit(model, inputs, len(rewards), noise_variance=noise.variance)
     rows = torch.arange(0, len(rewards), -(-len(rewards) // _NOISE_ROWS), device=rewards.device)  # spread over time
-    phi, f = _features(plain, map_tensors(inputs, lambda tensor: tensor[rows]))
+    spread = map_tensors(inputs, lambda tensor: tensor[rows])
+    plain = RichBLL(model, noise_variance=1.0, enrich=False, last_layer=fit.last_layer, progress=False)
+    plain.fit([(spread, None)])  # only to find the features
+    phi, f = _features(plain, spread)
     variance = noise.fitted(phi, rewards[rows] - f[:, output])
 
     def at(*args: Any, **kwargs: Any) -> Tensor:
         return variance(_features(plain, kwargs or (args[0] if len(args) == 1 else args))[0]).unsqueeze(1)
 
-    return RichBLL(model, noise_variance=at, **options).fit(data)
+    return fit(model, inputs, len(rewards), noise_variance=at)
 
 
 def _features(uq: RichBLL, inputs: Any) -> tuple[Tensor, Tensor]:

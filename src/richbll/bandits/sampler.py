@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from richbll.bandits.noise import RollingNoise
 from richbll.bandits.replay import Replay
-from richbll.bandits.rewards import ByCode, ByOutput, Encode, Noise
+from richbll.bandits.rewards import ByCode, ByOutput, Encode, Fit, Noise
 from richbll.bandits.training import Predict, Train, fit_network
 from richbll.checks import non_negative, true_or_false, whole_number
 from richbll.errors import NotFittedError, OptionError
@@ -38,6 +38,8 @@ class ThompsonSampler:
         noise: σ² of the rewards: `RollingNoise` or `LocalNoise`, whose `prior` decides how long it explores at least.
         observation_noise: whether draws are rewards with their noise, and not their means.
         subsample: rows for the posterior, as `RichBLL` takes it; never fewer than features, and scaled to all rows.
+        projection_rows: with `subsample=None`, the posterior is that of all rows, and only so many of them are read for
+            the projection, which is what costs most.
         seed: of the draws.
         options: further options of `RichBLL`, such as prior_variance, ridge or enrich.
 
@@ -67,6 +69,7 @@ class ThompsonSampler:
         noise: Noise | None = None,
         observation_noise: bool = False,
         subsample: int | float | str | None = 2048,
+        projection_rows: int | None = None,
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -78,11 +81,18 @@ class ThompsonSampler:
             )
         if noise is not None and not isinstance(noise, Noise):
             raise OptionError(f"noise={noise!r}: must be a RollingNoise(…) or a LocalNoise(…).")
+        if projection_rows is not None and subsample is not None:
+            raise OptionError(
+                f"projection_rows={projection_rows!r} is for a posterior of all rows; with subsample={subsample!r} "
+                "both are from the same rows. Give subsample=None, or leave projection_rows out."
+            )
         actions = whole_number("num_actions", num_actions, least=2)
         self._options = {"ridge": 1e-2, "progress": False, "subsample": subsample} | options
         RichBLL(model, noise_variance=1.0, **self._options)  # wrong options are told now
         self.replay = Replay(actions)
         self.noise = noise if noise is not None else RollingNoise()
+        rows = None if projection_rows is None else whole_number("projection_rows", projection_rows, least=1)
+        self._fit = Fit(self._options, rows, whole_number("seed", seed))
         self._rewards = ByOutput(model, actions) if encode is None else ByCode(model, actions, encode)
         self._train: Train = fit_network if train is None else train
         self._every, self._growth = whole_number("every", every, least=1), non_negative("growth", growth)
@@ -149,7 +159,7 @@ class ThompsonSampler:
             self._train(model, self._predict, replay.contexts, replay.actions, replay.rewards)
         finally:
             model.train(was_training)
-        self._posterior = self._rewards.posterior(replay, self.noise, self._options)
+        self._posterior = self._rewards.posterior(replay, self.noise, self._fit)
         self._learned = len(replay)
         return self
 

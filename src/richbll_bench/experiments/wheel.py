@@ -98,10 +98,10 @@ def _jobs(size: Size) -> list[Job]:
     ]
 
 
-def _others() -> list[Row]:
-    """Agents that the paper's table does not have."""
-    listed = {row.name for row in paper_table("wheel_bandit").rows}
-    return [Row(name, agents.load(name).title, 1) for name in agents.names() if name not in listed]
+def _others(records: Sequence[Record]) -> list[Row]:
+    """Agents on record that the paper's table does not have."""
+    there = {record.key.method for record in records} - {row.name for row in paper_table("wheel_bandit").rows}
+    return [Row(name, agents.load(name).title, 1) for name in agents.names() if name in there]
 
 
 def _current(records: Sequence[Record]) -> list[Record]:
@@ -114,8 +114,9 @@ def _tables(records: Sequence[Record]) -> list[Table]:
     if not (records := _current(records)):
         return []
     paper = paper_table("wheel_bandit")
-    found = [beside(ours(records, paper, extra=_others()), paper)]
-    notes = tuple(f"{agents.load(name).title}: {agents.load(name).source}" for name in agents.names())
+    found = [beside(ours(records, paper, extra=_others(records)), paper)]
+    there = {record.key.method for record in records}
+    notes = tuple(f"{agents.load(name).title}: {agents.load(name).source}" for name in agents.names() if name in there)
     found = [replace(found[0], notes=(*found[0].notes, *notes))]
     pairs = [
         comparison(records, first, second, dataset=dataset(delta), metric="regret")
@@ -152,7 +153,7 @@ def _over_all(records: Sequence[Record]) -> list[Table]:
 def _of_columns(records: Sequence[Record], like: Table, name: str, title: str, columns: tuple[Column, ...]) -> Table:
     """All agents in other columns than the paper's."""
     rows = tuple(replace(row, cells=(None,) * len(columns)) for row in like.rows)
-    return ours(records, replace(like, name=name, title=title, columns=columns, rows=rows), extra=_others())
+    return ours(records, replace(like, name=name, title=title, columns=columns, rows=rows), extra=_others(records))
 
 
 def _figures(records: Sequence[Record]) -> list[Figure]:
