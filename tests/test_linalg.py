@@ -70,9 +70,10 @@ def test_a_rotation_of_orthonormal_columns_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 255, 256, 257, 700])
+@pytest.mark.parametrize("dead", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_product_with_itself(width: int, dtype: torch.dtype) -> None:
-    matrix = torch.randn(30, width, dtype=dtype)
+def test_a_product_with_itself(width: int, dead: float, dtype: torch.dtype) -> None:
+    matrix = torch.randn(30, width, dtype=dtype) * (torch.rand(width) >= dead)
     found = gram(matrix)
     torch.testing.assert_close(found, matrix.mT @ matrix)
     assert torch.equal(found, found.mT)

@@ -10,12 +10,13 @@ from richbll.core.moments import Moments
 from richbll.core.posterior import (
     SpectralPosterior,
     gram_root,
+    posterior_in_basis,
     posterior_root,
     spectral_posterior,
     variance,
 )
 from richbll.core.projection import Projection
-from richbll.core.transform import transform
+from richbll.core.transform import kept_factor, transform
 from richbll.linalg import psd_root
 from richbll.network.last_layer import LastLayer
 from richbll.precision import float64_device, in_float64, no_autocast
@@ -128,6 +129,16 @@ def stacked_transform(projections: tuple[Projection, ...], ridge: float, num_own
 def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int) -> SpectralPosterior:
     """Projection → L → spectral posterior."""
     return spectral_posterior(stacked_transform(projections, ridge, num_own), root)
+
+
+def posterior_of_rows(
+    projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int, moments: Moments
+) -> SpectralPosterior:
+    """The same where the root is that of these moments alone: of unweighted rows, without a product of full size."""
+    spectrum = projections[0].spectrum
+    if moments.gram_weighted is None and len(projections) == 1 and num_own == len(spectrum.Q):
+        return posterior_in_basis(spectrum, kept_factor(projections[0], ridge), moments.row_weight)
+    return posterior_for(projections, root, ridge, num_own)
 
 
 def data_root(projections: tuple[Projection, ...], moments: Moments) -> Tensor:

@@ -13,6 +13,8 @@ _GRAM_RESOLUTION = 1e-8
 _SURE = 1e-4
 # Up to so many columns a product with itself is one call, and a singular value decomposition costs nothing.
 _NARROW = 256
+# With fewer columns in use than this part, those of zeros (dead features) are left out of a product with itself.
+_MOST_USED = 0.95
 
 
 def _describe(name: str, matrix: Tensor) -> str:
@@ -58,17 +60,26 @@ def svd(name: str, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gram(matrix: Tensor) -> Tensor:
-    """matrixᵀ matrix, of which a wide one's upper triangle is copied from the lower."""
+    """matrixᵀ matrix, symmetric to the bit. Of a wide one half is computed, and columns of zeros cost nothing."""
     width = matrix.shape[-1]
     if matrix.dim() > 2 or width <= _NARROW:
-        return matrix.mT @ matrix
-    product = matrix.new_empty(width, width)
+        return _from_lower(matrix.mT @ matrix)
+    used = None if matrix.is_meta else matrix.abs().sum(dim=0).nonzero().flatten()
+    if used is not None and len(used) < _MOST_USED * width:
+        product = matrix.new_zeros(width, width)
+        product[used.unsqueeze(1), used] = gram(matrix.index_select(1, used))
+        return product
+    product = matrix.new_zeros(width, width)
     step = -(-width // -(-width // _NARROW))
     for start in range(0, width, step):
         stop = min(start + step, width)
         product[start:, start:stop] = matrix[:, start:].mT @ matrix[:, start:stop]
-        product[start:stop, stop:] = product[stop:, start:stop].mT
-    return product
+    return _from_lower(product)
+
+
+def _from_lower(product: Tensor) -> Tensor:
+    """The lower triangle on both sides: some libraries round the two differently."""
+    return product.tril() + product.tril(-1).mT
 
 
 def num_sure(s: Tensor) -> int:

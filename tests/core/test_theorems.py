@@ -9,12 +9,13 @@ from richbll.core.posterior import (
     covariance,
     effective_dimension,
     gram_root,
+    posterior_in_basis,
     posterior_root,
     spectral_posterior,
     variance,
 )
 from richbll.core.projection import Projection, refined_projection, spectrum_of
-from richbll.core.transform import transform
+from richbll.core.transform import kept_factor, transform
 from tests.reference import dense
 
 
@@ -176,6 +177,24 @@ def test_variance_is_the_diagonal_and_never_negative_in_float32(case) -> None:
     V, x = root(project(phi_r, phi_m), sigma2, tau2, ridge), torch.from_numpy(test_r)
     torch.testing.assert_close(variance(Z(x, V))[:, 0], covariance(Z(x, V))[0].diagonal())
     assert bool((variance(Z(x.float(), V.float())) >= 0).all())
+
+
+@given(features(), st.sampled_from([1.0, 2.5]))
+def test_in_the_basis_of_the_features_it_is_the_same_posterior(case, weight: float) -> None:
+    """W diag(d) Wᵀ and λ, also with nothing kept."""
+    phi_r, phi_m, _, _, sigma2, tau2, ridge = case
+    for rows in (phi_r, 0 * phi_r):
+        projection = project(rows, phi_m)
+        spectrum, C = projection.spectrum, kept_factor(projection, ridge)
+        want = spectral_posterior(transform(projection, ridge), gram_root(spectrum, weight))
+        found = posterior_in_basis(spectrum, C, weight)
+        scale = float(want.eigenvalues.max())
+        torch.testing.assert_close(found.eigenvalues, want.eigenvalues, rtol=1e-7, atol=1e-13 * scale)
+        assert bool((found.eigenvalues.diff() <= 1e-13 * scale).all())
+        scales = torch.tensor([sigma2], dtype=torch.float64), torch.tensor([tau2], dtype=torch.float64)
+        V, V_found = (posterior_root(posterior, *scales) for posterior in (want, found))
+        size = float((V @ V.mT).abs().max())
+        torch.testing.assert_close(V_found @ V_found.mT, V @ V.mT, rtol=1e-7, atol=1e-9 * size)
 
 
 @given(features())

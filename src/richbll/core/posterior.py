@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from richbll.core.projection import Spectrum
+from richbll.core.transform import in_basis
 from richbll.linalg import right_singular
 
 
@@ -34,6 +35,18 @@ def spectral_posterior(L: Tensor, root: Tensor) -> SpectralPosterior:
     """Diagonalise Lᵀ gram_posterior L = U diag(λ) Uᵀ through the singular values of R L."""
     sqrt_eigenvalues, Ut = right_singular("the root of the posterior's Gram matrix", root @ L)
     return SpectralPosterior(W=L @ Ut.mT, eigenvalues=sqrt_eigenvalues.square())
+
+
+def posterior_in_basis(spectrum: Spectrum, C: Tensor, row_weight: float) -> SpectralPosterior:
+    """The same where the rows of the data term are those of the spectrum, each standing for N/k examples.
+
+    With Φ^r = U diag(s) Qᵀ and L = Q diag(C, I), R L = (N/k)^½ diag(s) diag(C, I): what the projection does not keep is
+    diagonal already, and no larger than the rest, as C Cᵀ ⪰ I.
+    """
+    rank, s = C.shape[-1], row_weight**0.5 * spectrum.s
+    kept, Ut = right_singular("the root of the posterior's Gram matrix", s[:rank].unsqueeze(-1) * C)
+    rest = s[rank:].expand(len(C), -1)
+    return SpectralPosterior(in_basis(spectrum.Q, C @ Ut.mT), torch.cat([kept, rest], dim=-1).square())
 
 
 def shrinkage(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:

@@ -86,18 +86,19 @@ def additive(
     """One pass over the data that adds up the moments and a cross moment or its sketch."""
     adding = AddedMoments(state)
     ranks = stream.ranks
-    dtype = torch.float64
+    dtype: torch.dtype | None = None
     with ranks.together("features and gradients"):
-        dtype = feature_dtype(network, stream)
         most_bytes = min(add.most_bytes, memory // 4 if 2 * state["cross"].nbytes <= memory else memory // 8)
         records = read_records(reader, stream, "features and gradients", state, reader.shapes, most_bytes)
         for batch, record in records:
+            dtype = record.phi_r.dtype
             adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
             if reader.shapes:
                 with no_autocast(record.phi_r.device):
                     norms = add(state["cross"], record)
                 check_finite(batch.rows(record.rows), norms)
                 state["trace"] += norms.sum(dim=1, dtype=torch.float64)
+        dtype = dtype or feature_dtype(network, stream)
     moments = adding.total(stream)
     ranks.add(state["cross"], state["trace"])
     projection = projection_from(state["cross"], moments, state["trace"], dtype)

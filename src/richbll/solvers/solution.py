@@ -17,7 +17,6 @@ from richbll.network.ranks import Ranks
 from richbll.network.records import Record, RecordReader, SiteShape
 from richbll.precision import float64_device
 
-_FEW = 2  # rows: a model may treat a single one differently
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
@@ -71,19 +70,19 @@ class Solver(Protocol):
 def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dtype]:
     """One pass of forward evaluations: the moments of φ^r and the residuals, and the features' dtype."""
     adding = AddedMoments()
-    dtype = torch.float64
+    dtype: torch.dtype | None = None
     with stream.ranks.together("features"):
-        dtype = feature_dtype(network, stream)
         for batch in stream.batches("features", adding.state):
             phi_r, f = network.features(batch)
-            reading = network.reader.read(batch, f)
+            dtype, reading = phi_r.dtype, network.reader.read(batch, f)
             adding.add(batch_moments(phi_r, reading.weights, reading.residuals))
+        dtype = dtype or feature_dtype(network, stream)
     return adding.total(stream), dtype
 
 
 def feature_dtype(network: Network, stream: Source) -> torch.dtype:
-    """Of φ^r, from a few rows of the first batch."""
-    return network.features(stream.peek().rows(slice(0, _FEW)))[0].dtype
+    """Of φ^r, where no batch has shown it: all rows of a subsample are with other processes, or were read before."""
+    return network.features(stream.peek())[0].dtype
 
 
 def read_records(
