@@ -45,9 +45,8 @@ class Fitted:
 
     def with_ridge(self, ridge: float) -> "Fitted":
         """The posterior for another ridge: O(r³), the data is not read again."""
-        return replace(
-            self, ridge=ridge, posterior=posterior_for(self.projections, self.root, ridge, self.last_layer.num_own)
-        )
+        num_own, weight = self.last_layer.num_own, self.moments.row_weight
+        return replace(self, ridge=ridge, posterior=posterior_for(self.projections, self.root, ridge, num_own, weight))
 
     def transform(self) -> Tensor:
         """L for the ridge in use."""  # (g or 1, r, r)
@@ -126,19 +125,19 @@ def stacked_transform(projections: tuple[Projection, ...], ridge: float, num_own
     return torch.cat([transform(projection, ridge, num_own) for projection in projections])
 
 
-def posterior_for(projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int) -> SpectralPosterior:
-    """Projection → L → spectral posterior."""
-    return spectral_posterior(stacked_transform(projections, ridge, num_own), root)
-
-
-def posterior_of_rows(
-    projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int, moments: Moments
+def posterior_for(
+    projections: tuple[Projection, ...], root: Tensor, ridge: float, num_own: int, row_weight: float
 ) -> SpectralPosterior:
-    """The same where the root is that of these moments alone: of unweighted rows, without a product of full size."""
+    """Projection → L → spectral posterior.
+
+    Where the data term is that of the rows which the projection was made from, each standing for `row_weight` examples,
+    both are diagonal in the same basis, and no product of full size is needed.
+    """
     spectrum = projections[0].spectrum
-    if moments.gram_weighted is None and len(projections) == 1 and num_own == len(spectrum.Q):
-        return posterior_in_basis(spectrum, kept_factor(projections[0], ridge), moments.row_weight)
-    return posterior_for(projections, root, ridge, num_own)
+    own_rows = len(projections) == len(root) == 1 and torch.equal(root[0], gram_root(spectrum, row_weight))
+    if own_rows and num_own == len(spectrum.Q):
+        return posterior_in_basis(spectrum, kept_factor(projections[0], ridge), row_weight)
+    return spectral_posterior(stacked_transform(projections, ridge, num_own), root)
 
 
 def data_root(projections: tuple[Projection, ...], moments: Moments) -> Tensor:

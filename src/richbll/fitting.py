@@ -13,7 +13,7 @@ from richbll.core.projection import Projection, default_ridge, gcv_ridge, plain_
 from richbll.core.subsample import advised_size, subsample_size
 from richbll.distributed import alone_only, current_ranks
 from richbll.errors import DataError, MemoryBudgetError, OptionError, RichBLLWarning
-from richbll.fitted import Fitted, data_root, posterior_of_rows
+from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.keeping import Keeping
 from richbll.likelihoods.categorical import Categorical, class_of
 from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
@@ -56,7 +56,7 @@ def fit(
         moments = _classes_together(moments, network, options)
     ridge = settled_ridge(options, projections, moments, enriched=bool(network.parameter_sizes))
     root = data_root(projections, moments)
-    posterior = posterior_of_rows(projections, root, ridge, network.last_layer.num_own, moments)
+    posterior = posterior_for(projections, root, ridge, network.last_layer.num_own, moments.row_weight)
     g, device = len(posterior.W), posterior.W.device
     fitted = Fitted(
         last_layer=network.last_layer,

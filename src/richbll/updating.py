@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from richbll.core.moments import Moments
 from richbll.core.posterior import spectral_posterior
 from richbll.errors import DataError, OptionError
-from richbll.fitted import Fitted, data_root, posterior_of_rows
+from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.fitting import device_of, settled_ridge
 from richbll.network.batches import Batch, Stream
 from richbll.network.network import Network
@@ -115,7 +115,7 @@ def summed(
     projections = (cross_solver.projection_from(cross, moments, trace_m, dtype),)
     ridge = settled_ridge(options, projections, moments, enriched=bool(fitted.parameter_names))
     root = data_root(projections, moments)
-    posterior = posterior_of_rows(projections, root, ridge, fitted.last_layer.num_own, moments)
+    posterior = posterior_for(projections, root, ridge, fitted.last_layer.num_own, moments.row_weight)
     fitted = replace(fitted, moments=moments, projections=projections, ridge=ridge, root=root, posterior=posterior)
     return replace(fitted, cross=cross, num_added=0)
 

@@ -119,9 +119,10 @@ def spectrum_of(gram: Tensor, num_rows: int, feature_dtype: torch.dtype = torch.
     alive, dead = is_alive.nonzero().flatten(), (~is_alive).nonzero().flatten()
     count = len(alive)
     part = gram if count == r else gram.index_select(0, alive).index_select(1, alive)
-    eigenvalues, Q = eigh("the Gram matrix of the last-layer features", part)
+    eigenvalues, vectors = eigh("the Gram matrix of the last-layer features", part)
+    Q = vectors.contiguous()  # laid out as a file has it, so that products are the same to the bit
     if count < r:
-        Q, vectors = torch.zeros_like(gram), Q
+        Q = torch.zeros_like(gram)
         Q[alive, :count] = vectors
         Q[dead, torch.arange(count, r, device=gram.device)] = 1
     num_alive = min(count, num_rows)
