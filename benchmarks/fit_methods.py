@@ -13,7 +13,8 @@ from fit_networks import Task
 from torch import Tensor
 
 from richbll import RichBLL
-from richbll.core.posterior import spectral_posterior
+from richbll.core.posterior import posterior_in_basis
+from richbll.core.transform import kept_factor
 from richbll.solvers import named_solver, solver_names
 from richbll.solvers.solution import Solver
 
@@ -59,10 +60,10 @@ class RichFit:
         return self.uq.predict(x).std
 
     def after_L(self) -> Callable[[], object]:
-        """What a fit does once L is there: the posterior in spectral form."""
-        state = self.uq._state
-        L = state.transform()
-        return lambda: spectral_posterior(L, state.root)
+        """What a fit does once L = Q diag(C, I) is there: the posterior in spectral form."""
+        projection, weight = self.uq._state.projections[0], self.uq._state.moments.row_weight
+        C = kept_factor(projection, self.uq.ridge)
+        return lambda: posterior_in_basis(projection.spectrum, C, weight)
 
 
 def rich(solver: Solver, dense_size: int | None = None) -> Start:
