@@ -355,3 +355,22 @@ def test_a_part_of_a_batch_that_is_unlike_others_is_found() -> None:
     reader = reader_of(network, inputs)
     with pytest.raises(ModelError):
         read(reader, inputs, room=20 * reader._trial.activation_bytes)
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_positions_of_all_examples_in_one_matrix_in_small_parts(rows: int) -> None:
+    """Examples with more or fewer positions than those of the trial, in parts of few rows: never by rules."""
+
+    def forward(m, tokens, keep):
+        h = torch.tanh(m.a(tokens[keep]))  # (all positions, 6)
+        owner = keep.nonzero()[:, 0]
+        return torch.zeros(len(tokens), 6, dtype=h.dtype).index_add(0, owner, h)
+
+    network = model(forward, a=nn.Linear(D, 6))
+    tokens, keep = x(8, 4, D), torch.zeros(8, 4, dtype=torch.bool)
+    for row, count in enumerate([2, 2, 1, 3, 1, 3, 2, 2]):
+        keep[row, :count] = True
+    inputs = {"tokens": tokens, "keep": keep}
+    reader = reader_of(network, inputs)
+    records = read(reader, inputs, room=rows * reader._trial.activation_bytes)
+    assert_equals_truth(reader, records, truth(network, inputs, ["a.weight", "a.bias"]), 1e-10)

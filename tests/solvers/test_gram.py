@@ -4,12 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from richbll import RichBLL
 from richbll.network.ranks import Alone
 from richbll.network.structure import Dense, Outer
+from richbll.solvers import plan
 from richbll.solvers.routes import gram
 from richbll.solvers.routes.gram import Rowwise, energy_in
+from tests.cases import Forward
 
 N = 9
 sizes = st.integers(1, 3)
@@ -39,10 +43,10 @@ def gradients(draw) -> tuple[Rowwise, Tensor]:
     dense: dict = {}
     K = torch.zeros(c, N, N, dtype=torch.float64)
     for number in range(draw(st.integers(0, 3))):
-        d_left, d_right, side = draw(sizes), draw(sizes), draw(st.sampled_from(["left", "right", "neither"]))
+        d_left, d_right = draw(sizes), draw(sizes)
         uses = []
         for use in range(draw(st.integers(1, 2))):
-            T, seed = draw(sizes), 10 * number + use
+            T, seed, side = draw(sizes), 10 * number + use, draw(st.sampled_from(["left", "right", "neither"]))
             left = randn(seed, c if side == "left" else 1, N, T, d_left)
             uses.append(Outer(left, randn(seed + 100, c if side == "right" else 1, N, T, d_right)))
         whole = sum(literal(use) for use in uses)
@@ -78,3 +82,41 @@ def test_energy_is_that_of_the_whole_matrix(
         H, trace = energy_in(rows, U, len(K), Alone(), torch.float64)
     torch.testing.assert_close(H, U.double().mT @ K @ U.double(), rtol=1e-12, atol=1e-11)
     torch.testing.assert_close(trace, K.diagonal(dim1=1, dim2=2).sum(dim=1), rtol=1e-12, atol=0)
+
+
+def test_uses_of_other_precision() -> None:
+    """A layer that is used once inside of an autocast."""
+    uses = [Outer(randn(k, 2, N, 1, 3), randn(k + 5, 1, N, 1, 2)) for k in range(2)]
+    short = Outer(uses[1].left.bfloat16(), uses[1].right.bfloat16())
+    rows = Rowwise({("w", 0): [Outer(uses[0].left.float(), uses[0].right.float()), short]}, {})
+    whole = literal(uses[0]) + literal(Outer(short.left.double(), short.right.double()))
+    everyone = slice(0, N)
+    found = rows.blocks(torch.float32).block(everyone, everyone)
+    torch.testing.assert_close(found.double(), whole @ whole.mT, rtol=1e-4, atol=1e-4)
+
+
+def twice(m, x):
+    """One layer two times; a unit of the first is dead, and another one of the second."""
+    h = torch.relu(m.a(x)) * torch.tensor([0.0, 1, 1, 1, 1, 1], dtype=x.dtype)
+    return m.head(torch.relu(m.a(h)) * torch.tensor([1, 0.0, 1, 1, 1, 1], dtype=x.dtype))
+
+
+def tied(m, x):
+    """A matrix, and the same from the other side."""
+    return m.head(torch.tanh(torch.tanh(functional.linear(x, m.a.weight)) @ m.a.weight))
+
+
+@pytest.mark.parametrize("forward", [twice, tied])
+def test_a_weight_that_is_used_twice(forward) -> None:
+    """By K it is what it is by formed gradients, with outputs on either side and columns that are zero in one use."""
+    torch.manual_seed(0)
+    model = Forward(forward, a=nn.Linear(6, 6), head=nn.Linear(6, 2)).double()
+    x = torch.randn(80, 6, dtype=torch.float64)
+    found = []
+    for route in ("hadamard", "explicit"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan, "cheapest_routes", lambda shapes, *_, route=route: {s.site: route for s in shapes})
+            uq = RichBLL(model, noise_variance=0.1, ridge=0.0, parameters=lambda name: name == "a.weight").fit(x)
+        found.append((uq._state.projections[0].trace_m, uq.predict(x).epistemic_variance))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=0)

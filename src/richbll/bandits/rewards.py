@@ -46,8 +46,8 @@ class Fit:
             return uq.fit([(inputs, None)])
         order = torch.randperm(num_rows, generator=child_generator(self.seed, "projection", num_rows))
         some, others = torch.split(order, [self.projection_rows, num_rows - self.projection_rows])
-        uq.fit([(map_tensors(inputs, lambda tensor: tensor[some.to(tensor.device)]), None)])
-        return uq.update([(map_tensors(inputs, lambda tensor: tensor[others.to(tensor.device)]), None)])
+        uq.fit([(_rows(inputs, some, num_rows), None)])
+        return uq.update([(_rows(inputs, others, num_rows), None)])
 
 
 class ByCode:
@@ -133,7 +133,7 @@ def _posterior(model: nn.Module, inputs: Any, rewards: Tensor, output: int, nois
     if not isinstance(noise, LocalNoise):
         return fit(model, inputs, len(rewards), noise_variance=noise.variance)
     rows = torch.arange(0, len(rewards), -(-len(rewards) // _NOISE_ROWS), device=rewards.device)  # spread over time
-    spread = map_tensors(inputs, lambda tensor: tensor[rows])
+    spread = _rows(inputs, rows, len(rewards))
     plain = RichBLL(model, noise_variance=1.0, enrich=False, last_layer=fit.last_layer, progress=False)
     plain.fit([(spread, None)])  # only to find the features
     phi, f = _features(plain, spread)
@@ -143,6 +143,15 @@ def _posterior(model: nn.Module, inputs: Any, rewards: Tensor, output: int, nois
         return variance(_features(plain, kwargs or (args[0] if len(args) == 1 else args))[0]).unsqueeze(1)
 
     return fit(model, inputs, len(rewards), noise_variance=at)
+
+
+def _rows(inputs: Any, rows: Tensor, num_rows: int) -> Any:
+    """Some rows of inputs; a tensor that has none for every row is passed on whole."""
+
+    def some(tensor: Tensor) -> Tensor:
+        return tensor[rows.to(tensor.device)] if tensor.ndim and len(tensor) == num_rows else tensor
+
+    return map_tensors(inputs, some)
 
 
 def _features(uq: RichBLL, inputs: Any) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,15 @@ _FEWEST, _MOST = 4, 8  # examples of a batch
 
 
 def companies(num_rows: int, everybody: bool) -> list[Tensor]:
-    """A few examples, the ends of the batch among them, or everybody in two halves.
+    """A few examples, the ends of the batch among them, or everybody: in two halves, or few ones by themselves, twice.
 
     Everybody, where a few say little of the rest: under a mask, and where the positions of all examples are rows of one
     matrix, in which some may have more rows than others. The order is not the batch's, nor its reverse, and goes up and
     down: else a model that sorts examples, or turns them round, would do the same to both.
     """
     last = num_rows - 1
+    if num_rows <= _FEWEST and everybody:
+        return [torch.tensor([row, row]) for row in range(num_rows)]
     if num_rows <= _FEWEST:
         return [torch.tensor([last, *range(num_rows)])]  # one of them twice
     generator = child_generator(0, "company", num_rows)

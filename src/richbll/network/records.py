@@ -1,8 +1,9 @@
 """Reading a batch: features, outputs and the gradients of every example, by rules where they hold.
 
 A trial run shows for which parameters they do. Every later forward pass must be like it: the same functions on the same
-parameters, and the outputs of all of them the same for an example in whatever company. Where it is not, as in a model
-that takes another branch, the general route reads from there on.
+parameters, with the batch in the same place. And their outputs must be the same for an example in whatever company:
+some examples of every batch are read once more, and of a batch in parts some of every 64. Where it is not so, as in a
+model that takes another branch, the general route reads from there on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -163,15 +164,15 @@ class RecordReader:
         """
         network = self._network
         try:
-            groups = companies(batch.size, everybody=FLAT in self._trial.layouts)
+            everybody = FLAT in self._trial.layouts
+            groups = companies(batch.size, everybody)
             capture, phi_r, f = self._captured(batch, groups)
             if any(call.more_to_see for call in capture.calls):
-                groups = companies(batch.size, everybody=True)
+                everybody, groups = True, companies(batch.size, everybody=True)
                 capture, phi_r, f = self._captured(batch, groups)
             if not self._like_trial(capture):
                 return None
-            looks = looks or len(groups) > 1
-            if looks and not self._same_alone(batch, groups, capture, phi_r, f):
+            if (looks or everybody) and not self._same_alone(batch, groups, capture, phi_r, f):
                 return None
             if self._is_fused and not self._same_fused(batch, phi_r, f):
                 return None

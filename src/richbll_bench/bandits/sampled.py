@@ -60,7 +60,7 @@ class Sampled:
         spent, began = self.seconds.spent, time.process_time()
         training = spent.get("train", 0.0)
         self.sampler.observe(contexts, actions, rewards)
-        rest = time.process_time() - began - (spent["train"] - training)
+        rest = time.process_time() - began - (spent.get("train", 0.0) - training)
         spent["posterior"] = spent.get("posterior", 0.0) + rest
 
     def best(self, contexts: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ product. Rules may have failed in one process only: then all of them take dense 
 
 import json
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.functional import pad
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.structure import Gradient, Outer, place, summed, wide
+from richbll.network.structure import Gradient, Outer, place, summed
 
 Uses = list[Gradient]  # of one parameter by one batch
 
@@ -67,13 +68,16 @@ def _described(
     """What this process holds, as JSON takes it; None without rows."""
     if not held:
         return None
-    first, tensors = held[0], [tensor for use in held[0] for tensor in use.tensors]
+    tensors = [tensor for use in held[0] for tensor in use.tensors]
     by_factors = all(isinstance(use, Outer) for uses in held for use in uses)
-    values = max(map(wide, tensors), key=len) if by_factors else summed(first, 0, 1)
-    found: dict[str, Any] = {"dense": [len(values), 0, shape.size], "dtype": _name(values), "factors": []}
+    if by_factors:  # without forming any of it
+        c, dtype = max(map(len, tensors)), reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
+    else:
+        c, dtype = len(values := summed(held[0], 0, 1)), values.dtype
+    found: dict[str, Any] = {"dense": [c, 0, shape.size], "dtype": _name(dtype), "factors": []}
     if by_factors:
         key = tuple(place(use.tensors[0]) for uses in held for use in uses)
-        found["factors"] = [[len(tensor), 0, tensor.shape[3], _name(tensor)] for tensor in tensors]
+        found["factors"] = [[len(tensor), 0, tensor.shape[3], _name(tensor.dtype)] for tensor in tensors]
         found["longest"] = [max(use.tensors[0].shape[2] for use in uses) for uses in zip(*held, strict=True)]
         found["group"] = met.setdefault(key, len(met))
     return found
@@ -89,5 +93,5 @@ def _common(found: list[dict[str, Any]]) -> Form:
     return Form(tuple(shapes), tuple(name for *_, name in first["factors"]), tuple(own["group"] for own in found))
 
 
-def _name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

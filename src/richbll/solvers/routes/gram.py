@@ -45,7 +45,7 @@ class Rowwise:
         return factors + sum(d.size for d in self.dense.values())
 
     def blocks(self, dtype: torch.dtype) -> "Blocks":
-        """K, in this precision or that of the factors, whichever is finer."""
+        """K, with products in this precision."""
         pairs = [(mine, theirs) for uses in self.outers.values() for mine in uses for theirs in uses]
         return Blocks([_Term.of(*pair) for pair in pairs], list(self.dense.values()), dtype)
 
@@ -58,16 +58,19 @@ class _Term:
     first pair of factors has as many outputs as there are.
     """
 
-    factors: tuple[tuple[Tensor, Tensor], ...]  # two pairs: (N T, d) and (N T', d), or (c, N T, d) and (c, N T', d)
+    factors: tuple[tuple[Tensor, Tensor], ...]  # two pairs: (N T, d) and (N T', d), or with c or 1 in front
     T: int
     T_other: int
 
     @classmethod
     def of(cls, mine: Outer, theirs: Outer) -> "_Term":
-        pairs = [(a.flatten(1, 2), b.flatten(1, 2)) for a, b in zip(mine.tensors, theirs.tensors, strict=True)]
-        pairs.sort(key=lambda pair: -len(pair[0]))
-        flat = [(a[0], b[0]) if len(a) == 1 else (a, b) for a, b in pairs]
-        return cls(tuple(flat), mine.left.shape[2], theirs.left.shape[2])
+        pairs = [
+            (flat := a.flatten(1, 2), flat if a is b else b.flatten(1, 2))
+            for a, b in zip(mine.tensors, theirs.tensors, strict=True)
+        ]
+        pairs.sort(key=lambda pair: -max(map(len, pair)))
+        shared = [(a[0], b[0]) if len(a) == len(b) == 1 else (a, b) for a, b in pairs]
+        return cls(tuple(shared), mine.left.shape[2], theirs.left.shape[2])
 
     def rows(self, mine: slice, theirs: slice) -> list[tuple[Tensor, Tensor]]:
         """The factors of some examples."""
@@ -112,9 +115,8 @@ class Blocks:
 
     def _product(self, place: int, a: Tensor, b: Tensor) -> Tensor:
         """a_i · b_j, in a place whose content is lost."""
-        if a.dtype != self._dtype:
-            a, b = a.to(self._dtype), b.to(self._dtype)
-        shape = (*a.shape[:-1], b.shape[-2])
+        a, b = a.to(self._dtype), b.to(self._dtype)
+        shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
         held, size = self._places.get(place), math.prod(shape)
         if held is None or held.numel() < size:
             held = self._places[place] = a.new_empty(size)
@@ -137,8 +139,8 @@ def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, 
         elif len(tensors) == 2:
             same_left.setdefault(form.group, []).append(tensors)
         else:
-            uses = zip(tensors[::2], tensors[1::2], strict=True)
-            outers[shape.site] = [_of_all(left, right, ranks) for left, right in uses]
+            rows = [ranks.rows(tensor, dim=1) for tensor in tensors]  # of all uses, which have their columns in common
+            outers[shape.site] = [Outer(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)]
     for number, members in enumerate(same_left.values()):  # left (right, right', …)ᵀ
         right = torch.cat([right for _, right in members], dim=3)
         outers[("with one left factor", number)] = [_of_all(members[0][0], right, ranks)]
