@@ -323,7 +323,7 @@ def test_processes_may_agree_to_give_up_a_rule() -> None:
 def test_a_batch_in_parts_is_looked_at_again_and_again(monkeypatch) -> None:
     """At its beginning, and then once in 64 rows: not in every small part."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    network = Forward(lambda m, v: m.head(torch.tanh(m.a(v))), a=nn.Linear(3, 8), head=nn.Linear(8, 1))
     inputs = torch.randn(300, 3)
     reader, looked = reader_of(network, inputs), []
     same_alone = RecordReader._same_alone

@@ -16,6 +16,7 @@ from richbll.errors import LastLayerError, ModelError
 from richbll.network.batches import Batch
 from richbll.network.functional import call_with
 from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
+from richbll.network.plain import is_plain
 from richbll.network.taps import Tap, recorded_inputs
 from richbll.precision import in_float64
 from richbll.rng import child_generator
@@ -117,6 +118,8 @@ def _requested_name(model: nn.Module, requested: str | nn.Module) -> str:
 
 def _linear_layers_run(model: nn.Module, batch: Batch) -> list[str]:
     """Names of the linear layers in the order in which a forward pass runs them."""
+    if is_plain(model, batch):
+        return [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     order: list[str] = []
     handles = [
         layer.register_forward_pre_hook(lambda _layer, _args, name=name: order.append(name))

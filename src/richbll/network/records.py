@@ -23,6 +23,7 @@ from richbll.network.company import companies, same_rows
 from richbll.network.gradients import MOST_ROWS, Piece
 from richbll.network.network import Network, forward
 from richbll.network.outputs import coarsest, same_outputs, same_up_to_rounding
+from richbll.network.plain import is_plain
 from richbll.network.reading import Reading
 from richbll.network.rules.rule import ALIKE, FLAT
 from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, place
@@ -164,15 +165,17 @@ class RecordReader:
         """
         network = self._network
         try:
+            plain = self._trial.is_plain and is_plain(network.model, batch)
             everybody = FLAT in self._trial.layouts
-            groups = companies(batch.size, everybody)
+            groups = [] if plain else companies(batch.size, everybody)
             capture, phi_r, f = self._captured(batch, groups)
             if any(call.more_to_see for call in capture.calls):
                 everybody, groups = True, companies(batch.size, everybody=True)
                 capture, phi_r, f = self._captured(batch, groups)
             if not self._like_trial(capture):
                 return None
-            if (looks or everybody) and not self._same_alone(batch, groups, capture, phi_r, f):
+            looks = bool(groups) and (looks or everybody)
+            if looks and not self._same_alone(batch, groups, capture, phi_r, f):
                 return None
             if self._is_fused and not self._same_fused(batch, phi_r, f):
                 return None
@@ -205,8 +208,8 @@ class RecordReader:
         return {shape.site: [Dense(values)] for shape, values in zip(wanted, cut, strict=True)}
 
     def _captured(self, batch: Batch, groups: list[Tensor]) -> tuple[Capture, Tensor, Tensor]:
-        """One forward pass under observation, with features and outputs."""
-        rows = torch.cat(groups).to(batch.device)
+        """One forward pass under observation, with features and outputs; groups are of examples to be looked at."""
+        rows = torch.cat(groups).to(batch.device) if groups else None
         capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
         own = batch.copied()  # gradients are made from inputs
         a, f = self._observed(own, capture)

@@ -4,7 +4,8 @@ The model is run on two and on three examples, two of them the same. The shapes 
 show where the batch is in it. Then the gradients that rules give are compared with plain autograd's, parameter
 by parameter; one that disagrees, or that no rule reaches, takes the general route. Where a gradient is so small that
 this proves nothing (behind a ReLU that is dead for both examples), the function is called once more by itself, with
-random gradients by its output, and compared. So a rule can be missing, but not silently wrong.
+random gradients by its output, and compared. So a rule can be missing, but not silently wrong. Only a plain sequence of
+torch's own layers (plain.py) goes without: what it does is known from their types, and tests compare all of these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from richbll.network.company import same_rows
 from richbll.network.functional import call_with
 from richbll.network.network import Network
 from richbll.network.outputs import coarsest, read_output, same_up_to_rounding
+from richbll.network.plain import is_plain
 from richbll.network.rules.rule import ALIKE, Examples, Layout
 from richbll.network.structure import Gradient, summed
 from richbll.rng import child_generator
@@ -38,10 +40,18 @@ class Trial:
     pattern: Pattern
     gradients: dict[Site, list[Gradient]]  # those that agree, of two examples and two sums over outputs
     activation_bytes: int  # of one example
+    is_plain: bool = False  # no example can depend on another one
 
 
 def tried(network: Network, batch: Batch, names: dict[int, str], others: set[int]) -> Trial | None:
-    """First with outputs that all examples share spread over the examples, then with none of them by rules."""
+    """First with outputs that all examples share spread over the examples, then with none of them by rules.
+
+    A plain sequence of layers has nothing to show but its shapes.
+    """
+    if is_plain(network.model, batch):
+        found = _Attempt(network, batch, names, others).seen()
+        if found is not None:
+            return found
     for may_spread in (True, False):
         try:
             found = _Attempt(network, batch, names, others).run(may_spread)
@@ -95,6 +105,17 @@ class _Attempt:
         needed = [any(site in ruled for site in call.sites) for call in capture.calls]
         layouts = [layout if is_needed else None for layout, is_needed in zip(layouts, needed, strict=True)]
         return Trial(layouts, first.pattern, ruled, self._activation_bytes(capture))
+
+    def seen(self) -> Trial | None:
+        """Of a model whose layers are known to have the batch first and to be right: shapes, from one run."""
+        capture, f = self._observed(TRIED)
+        if capture.unruled:
+            return None
+        capture.layouts = [0] * len(capture.calls)
+        sites = {use.site for use in capture.used}
+        R = self._random(TRIED, *f.shape).to(f)
+        ruled = capture.gradients(sites, [(f * weights).sum() for weights in R])
+        return Trial(list(capture.layouts), capture.pattern, ruled, self._activation_bytes(capture), is_plain=True)
 
     def _examples(self, count: int) -> Batch:
         """The first row of the batch and the last, or three of these. New ones each time: a model may change them."""
