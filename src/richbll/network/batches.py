@@ -212,7 +212,7 @@ class Stream:
     def num_rows(self) -> int | None:
         """At most so many, where that can be told; batches of unknown sizes count as large as the first."""
         if type(self._data) in (list, tuple):
-            return sum(unpack(raw).size for raw in self._data)
+            return sum(_size(raw) for raw in self._data)
         length, most = _length(self._data), getattr(self._data, "batch_size", None)
         return None if length is None else length * max(self.peek().size, most if isinstance(most, int) else 0)
 
@@ -251,6 +251,12 @@ class Stream:
             )
         if start == 0:
             raise DataError("The loader yielded no examples: nothing can be fitted.")
+
+
+def _size(raw: Any) -> int:
+    """The number of rows of a batch."""
+    pair = isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[0], Tensor) and isinstance(raw[1], Tensor)
+    return len(raw[1]) if pair and raw[1].ndim else unpack(raw).size
 
 
 def _length(data: Any) -> int | None:

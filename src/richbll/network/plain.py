@@ -29,16 +29,14 @@ _NORMS: dict[type[nn.Module], set[int]] = {nn.BatchNorm1d: {2, 3}, nn.BatchNorm2
 
 def is_plain(model: nn.Module, batch: Batch) -> bool:
     """Whether the model is such a sequence, in eval mode, and the batch one tensor with the examples first."""
-    leaves = list(_leaves(model))
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    if len(set(map(id, leaves))) < len(leaves) or len(names) > sum(1 for _ in model.parameters()):
-        return False
-    if any(map(_is_changed, model.modules())) or _has_any_global_hook():  # type: ignore[no-untyped-call]
-        return False
     x = batch.args[0] if len(batch.args) == 1 and not batch.kwargs and batch.per_example == (True,) else None
-    if not isinstance(x, Tensor) or type(x) is not Tensor or torch.is_autocast_enabled(x.device.type):
+    if type(model) is not nn.Sequential or type(x) is not Tensor or torch.is_autocast_enabled(x.device.type):
         return False
-    return _ends_with_two(leaves, x.ndim)
+    leaves = list(_leaves(model))
+    if not _ends_with_two(leaves, x.ndim) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return False
+    parts = [*map(id, leaves), *(id(p) for leaf in leaves for p in leaf._parameters.values() if p is not None)]
+    return len(set(parts)) == len(parts) and not any(map(_is_changed, model.modules()))
 
 
 def _leaves(model: nn.Module) -> Iterator[nn.Module]:
