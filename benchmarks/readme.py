@@ -58,7 +58,11 @@ def fit_cost(record: dict[str, Any]) -> str:
         to_L = f"{row['yards_to_L']:.2f}" if row.get("yards_to_L") is not None else ""
         error = f"{row['variance_error']:.1e}" if row.get("variance_error") is not None else ""
         predict = f"{row['predict_per_forward']:,.2f}" if row.get("predict_per_forward") is not None else ""
-        lines.append(f"| {row['network']} | {row['method']} | {row['yards']:.2f} | {to_L} | {error} | {predict} |")
+        elsewhere = " °" if row.get("cpu", record["cpu"]) != record["cpu"] else ""
+        name = f"{row['network']} | {row['method']}{elsewhere}"
+        lines.append(f"| {name} | {row['yards']:.2f} | {to_L} | {error} | {predict} |")
+    if any(" °" in line for line in lines):
+        lines += ["", f"On {record['cpu']}; rows with ° on another processor, beside the yard there."]
     broken, _ = missed(record)
     lines += ["", "What we aim at and miss:" if broken else "Nothing that we aim at is missed.", ""]
     return "\n".join(lines + [f"- {sentence}" for sentence in broken]).rstrip()

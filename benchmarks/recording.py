@@ -81,7 +81,7 @@ def _merged(
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     kept = {tuple(row[key] for key in keys): row for row in record["rows"]}
     for row in rows:
-        kept[tuple(row[key] for key in keys)] = row | {"measured": now}
+        kept[tuple(row[key] for key in keys)] = row | {"measured": now, "cpu": cpu_name()}
     for name, value in settings.items():
         if isinstance(value, dict):
             value = record.get(name, {}) | value
