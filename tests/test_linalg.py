@@ -8,7 +8,7 @@ from torch import Tensor
 
 from richbll import linalg
 from richbll.errors import NumericalError
-from richbll.linalg import eigh, gram, refined_rotation, right_singular, svd
+from richbll.linalg import columns, eigh, gram, refined_rotation, right_singular, svd, used_columns
 
 
 def graded(rows: int, columns: int, decades: float, seed: int) -> Tensor:
@@ -24,7 +24,8 @@ def graded(rows: int, columns: int, decades: float, seed: int) -> Tensor:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide matrices go another way: small ones are sent both."""
     if request.param == "as wide":
-        monkeypatch.setattr(linalg, "_NARROW", 2)
+        for name, few in (("_NARROW", 2), ("_STEP", 3), ("_GLIMPSE", 2)):
+            monkeypatch.setattr(linalg, name, few)
 
 
 @given(
@@ -84,3 +85,18 @@ def test_what_is_not_finite_is_named(factorise: object) -> None:
     assert callable(factorise)
     with pytest.raises(NumericalError, match=r"the thing \(3 × 3, float64, entries not finite\)"):
         factorise("the thing", torch.full((3, 3), torch.nan, dtype=torch.float64))
+
+
+@given(st.integers(0, 9), st.integers(1, 12), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_used_columns_are_those_with_anything_in_them(rows: int, width: int, seed: int) -> None:
+    """Also where the first rows do not show it, and where what is in them adds up to zero."""
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randint(-1, 2, (rows, width), generator=generator).double()
+    matrix *= torch.randint(0, 2, (rows, 1), generator=generator)
+    want = [k for k in range(width) if any(matrix[i, k] != 0 for i in range(rows))]
+    used = used_columns(matrix)
+    assert used.tolist() == want
+    assert torch.equal(columns(matrix, used), matrix[:, want])
+    lead = matrix.view(1, rows, 1, width)
+    assert torch.equal(columns(lead, used), lead[..., want])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from richbll.network import structure
+from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, owned, padded, place, wide
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
@@ -31,11 +32,11 @@ def small_pieces(piece: int, many_positions: int = 256) -> Iterator[None]:
         yield
 
 
-def from_pieces(gradient: Gradient, start: int, stop: int, c: int, n: int) -> Tensor:
+def from_pieces(gradient: Gradient, start: int, stop: int, c: int, n: int, room: Room | None = None) -> Tensor:
     """A range, put together from its pieces. Every element must come exactly once."""
     whole = torch.zeros(c, n, stop - start, dtype=torch.float64)
     counts = torch.zeros(n, stop - start)
-    for rows, elements, J in gradient.pieces(start, stop):
+    for rows, elements, J in gradient.pieces(start, stop, room):
         whole[:, rows, elements] += J
         counts[rows, elements] += 1
     assert bool((counts == 1).all())
@@ -47,12 +48,15 @@ def check_all_forms(gradient: Gradient, want: Tensor, ranges: list[tuple[int, in
     c, n, p = want.shape
     assert gradient.size == p
     assert p % gradient.row == 0
+    room = Room()
     for held in (gradient, gradient.kept()):
         assert type(held) is type(gradient)
         assert not any(tensor.requires_grad for tensor in held.kept().tensors)
         for start, stop in [(0, p), *ranges]:
             torch.testing.assert_close(held.dense(start, stop), want[:, :, start:stop], **CLOSE)
-            torch.testing.assert_close(from_pieces(held, start, stop, c, n), want[:, :, start:stop], **CLOSE)
+            for where in (None, room):  # fresh memory for every piece, or the same for all
+                found = from_pieces(held, start, stop, c, n, where)
+                torch.testing.assert_close(found, want[:, :, start:stop], **CLOSE)
 
 
 def drawn_ranges(data: st.DataObject, size: int, count: int = 2) -> list[tuple[int, int]]:
@@ -261,6 +265,18 @@ def test_padding_goes_to_the_last_dimensions_each_side_for_itself() -> None:
     assert got.shape == (1, 1, 3, 8)
     assert got[0, 0].tolist() == [[0] * 8, [0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0]]
     assert padded(x, [(0, 0), (0, 0)]) is x
+
+
+@pytest.mark.parametrize("T", [1, 4])
+def test_pieces_of_one_output_share_a_room(T: int) -> None:
+    outer, room = Outer(randn(1, 3, T, 5), randn(1, 3, T, 6)), Room()
+    with small_pieces(3 * 6):
+        places = {J.data_ptr() for _, _, J in outer.pieces(0, 30, room)}
+        assert len(places) == 1
+        assert len({J.data_ptr() for _, _, J in list(outer.pieces(0, 30))}) == 5
+    if T == 1:  # factors of different precisions
+        mixed = Outer(outer.left.float(), outer.right)
+        torch.testing.assert_close(from_pieces(mixed, 2, 17, 1, 3, room), outer.dense(2, 17), rtol=1e-6, atol=1e-6)
 
 
 def test_large_pieces_stay_below_the_size_that_leaves_the_caches() -> None:

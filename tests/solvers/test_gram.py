@@ -69,16 +69,17 @@ def test_blocks_are_inner_products(made: tuple[Rowwise, Tensor], corners: list[t
         torch.testing.assert_close(found.expand(len(K), N - i, N - j), K[:, i:, j:], rtol=1e-12, atol=1e-12)
 
 
-@given(gradients(), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans())
+@given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans())
 def test_energy_is_that_of_the_whole_matrix(
-    made: tuple[Rowwise, Tensor], block: int, longer: int, in_float32: bool
+    made: tuple[Rowwise, Tensor], block: int, strip: int, longer: int, in_float32: bool
 ) -> None:
-    """H = UᵀKU and tr K, in blocks of any shape; a float32 basis with K in float64 is no worse than its rounding."""
+    """H = UᵀKU and tr K, in strips of any shape; a float32 basis with K in float64 is no worse than its rounding."""
     rows, K = made
     U = randn(300, N, 4)
     U = U.float() if in_float32 else U
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gram, "_STRIP", (2 * block, 2 * (block + longer)))
+        patch.setattr(gram, "_BLOCK", block)
+        patch.setattr(gram, "_STRIP", (2 * strip, 2 * (strip + longer)))
         H, trace = energy_in(rows, U, len(K), Alone(), torch.float64)
     torch.testing.assert_close(H, U.double().mT @ K @ U.double(), rtol=1e-12, atol=1e-11)
     torch.testing.assert_close(trace, K.diagonal(dim1=1, dim2=2).sum(dim=1), rtol=1e-12, atol=0)

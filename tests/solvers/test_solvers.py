@@ -92,7 +92,7 @@ def test_every_route_of_the_exact_solver(route: str, name: str, kept: bool, monk
         return chosen
 
     monkeypatch.setattr(plan, "cheapest_routes", forced)
-    monkeypatch.setattr(gram, "_BLOCK", (7, 7))
+    monkeypatch.setattr(gram, "_BLOCK", 7)
     monkeypatch.setattr(gram, "_STRIP", (5, 11))
     if not kept:
         read_twice(monkeypatch)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, unfold
 
+from richbll.network.room import Room
+
 # From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying.
 _MANY_POSITIONS = 256
 
@@ -42,8 +44,11 @@ class Gradient(Protocol):
     def dense(self, start: int, stop: int) -> Tensor:
         """Elements start … stop, in at least float32."""  # (c, n, stop − start)
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
-        """The same in pieces, the first examples first; elements are counted from `start`."""
+    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
+        """The same in pieces, the first examples first; elements are counted from `start`.
+
+        With a room, a piece may be in it, and is lost when the next one is made.
+        """
 
     def kept(self) -> "Gradient":
         """The same, without views of larger tensors and without a graph: what a cache holds."""
@@ -74,7 +79,7 @@ class Dense:
         """Elements start … stop."""
         return wide(self.values[:, :, start:stop])
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """All at once."""
         yield slice(0, self.values.shape[1]), slice(0, stop - start), self.dense(start, stop)
 
@@ -105,16 +110,21 @@ class Outer:
         """What is held."""
         return (self.left, self.right)
 
-    def dense(self, start: int, stop: int) -> Tensor:
+    def dense(self, start: int, stop: int, room: Room | None = None) -> Tensor:
         """Elements start … stop."""
         first, last = start // self.row, -(-stop // self.row)
         left, right = wide(self.left[..., first:last]), wide(self.right)
         c, n = max(len(left), len(right)), left.shape[1]
-        rows = left.mT @ right if left.shape[2] > 1 else left.mT * right  # (c, n, rows, d_right)
+        if room is not None and c == 1 and left.dtype == right.dtype:
+            rows = room.take((n, last - first, self.row), like=left)
+            product = torch.bmm if left.shape[2] > 1 else torch.mul
+            product(left[0].mT, right[0], out=rows)
+        else:
+            rows = left.mT @ right if left.shape[2] > 1 else left.mT * right  # (c, n, rows, d_right)
         flat = rows.reshape(c, n, -1)
         return flat[:, :, start - first * self.row : stop - first * self.row]
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """A few rows of the matrix at a time."""
         c, n = max(len(self.left), len(self.right)), self.left.shape[1]
         count = max(1, min(n, _PIECE // (c * self.row)))
@@ -124,7 +134,7 @@ class Outer:
             some = Outer(self.left[:, rows], self.right[:, rows])
             for begin in range(start, stop, step):
                 end = min(begin + step, stop)
-                yield rows, slice(begin - start, end - start), some.dense(begin, end)
+                yield rows, slice(begin - start, end - start), some.dense(begin, end, room)
 
     def kept(self) -> "Outer":
         """The same."""
@@ -175,7 +185,7 @@ class Windows:
         flat = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
         return flat[:, :, start - first * self.row : stop - first * self.row]
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """A few examples at a time; after unfolding, a few channels at a time."""
         c, n = len(self._outputs()), self.x.shape[1]
         unfolded = self._is_unfolded() and self.groups == 1 and c == 1
@@ -188,7 +198,7 @@ class Windows:
                 yield rows, slice(0, stop - start), some.dense(start, stop)
                 continue
             outer = Outer(some.g.flatten(3).mT, some._columns(wide(some._reached[0])).mT.unsqueeze(0))
-            for part, elements, J in outer.pieces(start, stop):
+            for part, elements, J in outer.pieces(start, stop, room):
                 yield slice(i + part.start, i + part.stop), elements, J
 
     def few_examples(self) -> Iterator[tuple[slice, "Windows"]]:
@@ -295,7 +305,7 @@ class Rows:
         flat = table.view(c, n, last - first + 1, d)[:, :, :-1].reshape(c, n, -1)
         return flat[:, :, start - first * d : stop - first * d]
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """A few rows of the table at a time."""
         c, n = self.g.shape[:2]
         step = max(1, _PIECE // max(1, c * n * self.row)) * self.row

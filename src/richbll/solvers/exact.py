@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from richbll.core.moments import Moments, batch_moments
+from richbll.core.moments import Moments
 from richbll.core.projection import Spectrum, refined_projection, spectrum_of
 from richbll.errors import DataChangedError
-from richbll.linalg import gram
+from richbll.linalg import columns, gram
 from richbll.network.agreement import tried_reader
 from richbll.network.batches import Batch
 from richbll.network.capture import Site
@@ -22,10 +22,11 @@ from richbll.network.joining import joined_batches
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
 from richbll.network.records import RecordReader, SiteShape, check_finite
+from richbll.network.room import Room
 from richbll.network.structure import Gradient
 from richbll.precision import no_autocast
 from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
-from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, kept_energy, ranges_of
+from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
@@ -66,7 +67,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     with ranks.together("features and gradients"):
         for batch in joined_batches(stream.batches("features and gradients"), reader.most_joined):
             for record in reader.read(batch, reader.shapes, memory // 4):
-                adding.add(batch_moments(record.phi_r, record.reading.weights, record.reading.residuals))
+                adding.add_rows(record.phi_r, record.reading.weights, record.reading.residuals)
                 gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}
                 kept.append(_Kept(batch.rows(record.rows), record.phi_r, gradients))
                 num_bytes += sum(t.nbytes for uses in gradients.values() for use in uses for t in use.tensors)
@@ -78,7 +79,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
     whitener = spectrum.rough_whitener
-    U = [part.phi_r.to(torch.float64) @ whitener for part in kept]  # (n, alive)
+    U = _in_basis([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
     UtU = torch.zeros(spectrum.num_alive, spectrum.num_alive - spectrum.num_sure).to(whitener)
     for u in U if UtU.numel() else []:
         UtU += u.mT @ u[:, spectrum.num_sure :]
@@ -88,6 +89,14 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     with no_autocast(whitener.device):
         H, trace = _energy(kept, [u.to(working(dtype)) for u in U], spectrum, plan, size, ranks)
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
+
+
+def _in_basis(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> list[Tensor]:
+    """U = Φ^r V, batch by batch. Features that are always zero have no part in it."""  # (n, alive)
+    alive = is_alive.nonzero().flatten()
+    if len(alive) < len(is_alive):
+        phi_r, whitener = [columns(phi, alive) for phi in phi_r], whitener[alive]
+    return [phi.to(torch.float64) @ whitener for phi in phi_r]
 
 
 def _energy(
@@ -102,7 +111,7 @@ def _energy(
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
         most = size.memory // 8 // (4 * c * alive * at_once)
-        more, norms = kept_energy(parts, ranges_of(explicit, max(1, most)), U, c, ranks)
+        more, norms = kept_energy(parts, held_ranges(explicit, c * alive, max(1, most)), U, c, ranks)
         with ranks.together("gradients"):
             for part, squared in zip(kept, norms, strict=True):
                 check_finite(part.batch, squared)
@@ -163,7 +172,7 @@ class _Again:
     ) -> None:
         self._network, self._reader, self._block, self._others, self._memory = network, reader, block, others, memory
         self._whitener, self._num_sure = spectrum.rough_whitener, spectrum.num_sure
-        self._kept_scale = spectrum.kept_scale
+        self._kept_scale, self._room = spectrum.kept_scale, Room()
         sites = {part.shape.site: part.shape for part in block} | {shape.site: shape for shape in others}
         self._wanted = list(sites.values())
         c, (r, alive), device = network.num_gradients, self._whitener.shape, self._whitener.device
@@ -192,7 +201,7 @@ class _Again:
         C = self._recent(U)
         sizes = [part.stop - part.start for part in self._block]
         for part, elements in zip(self._block, torch.split(C, sizes, dim=2), strict=True):
-            norms += add_product(elements, gradients[part.shape.site], part, U)
+            norms += add_product(elements, gradients[part.shape.site], part, U, self._room)
         check_finite(batch, norms)
         self.state["trace"] += norms.sum(dim=1)
         if self._others:

@@ -19,6 +19,8 @@ from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
+_TOGETHER = 2048  # rows whose moments are formed at once, where they are kept anyway
+
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
 
@@ -106,6 +108,7 @@ class AddedMoments:
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = {} if state is None else state
+        self._waiting: list[tuple[Tensor, Tensor | None]] = []  # φ^r and residuals
 
     def add(self, moments: Moments) -> None:
         """One more batch."""
@@ -119,9 +122,31 @@ class AddedMoments:
             elif name in self.state:
                 self.state[name] += held[name]
 
+    def add_rows(self, phi_r: Tensor, weights: Tensor | None, residuals: Tensor | None) -> None:
+        """The moments of rows that are kept elsewhere, too: those of many at once cost less.
+
+        Until the total is asked for, some of them wait, and no checkpoint would see these.
+        """
+        if weights is not None:  # in many posteriors there are too many of them to wait
+            self.add(batch_moments(phi_r, weights, residuals))
+            return
+        if self._waiting and (self._waiting[0][1] is None) != (residuals is None):
+            self._add_waiting()
+        self._waiting.append((phi_r, residuals))
+        if sum(len(phi) for phi, _ in self._waiting) >= _TOGETHER:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        if self._waiting:
+            phi_r = torch.cat([phi for phi, _ in self._waiting])
+            residuals = [more for _, more in self._waiting if more is not None]
+            self.add(batch_moments(phi_r, residuals=torch.cat(residuals) if residuals else None))
+            self._waiting = []
+
     def total(self, stream: Source) -> Moments:
         """Of all batches and processes, with the number of examples that a subsample stands for."""
         ranks = stream.ranks
+        self._add_waiting()
         _make_alike(self.state, stream)
         ranks.add(*(self.state[name] for name in _NAMES if name in self.state))
         num_rows = int(self.state["num_rows"])

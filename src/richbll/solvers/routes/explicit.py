@@ -14,10 +14,12 @@ from torch import Tensor
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
+from richbll.network.room import Room
 from richbll.network.structure import Gradient, Piece, Rows, summed
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
+_HELD = 2**20  # elements of C at a time for linear layers: it then stays in fast memory while all batches are added
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ def ranges_of(shapes: list[SiteShape], most: int) -> list[Range]:
     return [part for shape in shapes for part in Range(shape, 0, shape.size).cut(most)]
 
 
+def held_ranges(shapes: list[SiteShape], columns: int, most: int) -> list[Range]:
+    """The same for kept gradients; C has so many columns (c ρ) for every element.
+
+    A convolution's windows are unfolded anew for every range, so it has as few of them as fit.
+    """
+    small = min(most, max(1, _HELD // columns))
+    return [part for shape in shapes for part in ranges_of([shape], small if shape.kind == "linear" else most)]
+
+
 def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
     """Ranges, gathered into blocks of at most `most` elements."""
     blocks: list[list[Range]] = []
@@ -55,10 +66,11 @@ def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
     return blocks
 
 
-def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, fresh: bool = False) -> Tensor:
+def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, room: Room, fresh: bool = False) -> Tensor:
     """C (c, ρ, elements) += UᵀΦ^m of some examples over a range; returns their squared norms over it (c, n).
 
-    A fresh C holds nothing yet, not even zeros: to fill a large one with them costs some per cent of a fit.
+    Gradients are made in the room. A fresh C holds nothing yet, not even zeros: to fill a large one with them costs
+    some per cent of a fit.
     """
     (first, *others) = uses
     norms = torch.zeros(len(C), len(U), dtype=torch.float64, device=C.device)
@@ -68,7 +80,7 @@ def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, fresh: 
     if sparse and isinstance(first, Rows):
         C += first.product(U, part.start, part.stop).mT
         return first.squared_norms() if part.start == 0 else norms  # the norm is of all of it
-    pieces = first.pieces(part.start, part.stop) if not others else _summed_pieces(uses, part)
+    pieces = first.pieces(part.start, part.stop, room) if not others else _summed_pieces(uses, part)
     for rows, elements, J in pieces:
         if len(C) == 1:
             C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype), beta=0 if fresh and rows.start == 0 else 1)
@@ -103,7 +115,7 @@ def kept_energy(
     H = torch.zeros(c, rho, rho, dtype=torch.float64, device=device)
     norms = [torch.zeros(c, len(u), dtype=torch.float64, device=u.device) for u in U]
     exchanging: deque[Callable[[], Tensor]] = deque()
-    rounds = _rounds(ranges, ranks.size)
+    rounds, room = _rounds(ranges, ranks.size), Room()
     sizes = [[c * rho * (part.stop - part.start) for part in some] for some in rounds]
     rooms = [torch.empty(max(map(sum, sizes)), dtype=working, device=device) for _ in range(min(2, ranks.size))]
     for number, (some, pieces) in enumerate(zip(rounds, sizes, strict=True)):
@@ -113,7 +125,8 @@ def kept_energy(
         for part, piece in zip(some, torch.split(whole, pieces), strict=True):
             for k, (held, u) in enumerate(zip(parts, U, strict=True)):
                 if held:
-                    norms[k] += add_product(piece.view(c, rho, -1), held[part.shape.site], part, u, fresh=k == 0)
+                    found = add_product(piece.view(c, rho, -1), held[part.shape.site], part, u, room, fresh=k == 0)
+                    norms[k] += found
         exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
         if len(exchanging) == len(rooms):
             add_square(H, exchanging.popleft()())

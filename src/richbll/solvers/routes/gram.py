@@ -10,24 +10,23 @@ In float32 K is off by ε‖φ^m‖², and so is H; its directions count 1/s² i
 large. Where that would show, K is formed again in float64.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from richbll.linalg import columns, used_columns
 from richbll.network.capture import Site
 from richbll.network.outputs import rounding
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
+from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
-_GLIMPSE = 512  # rows that show most of the columns which are not zero
-_BLOCK = (512, 512)  # rows and columns of K at a time; fewer rows where several processes share them
-_NARROW = 512  # factors together so wide: blocks of K that stay in fast memory count for more than long products,
-_STRIP = (128, 512)  # and these are such
+_STRIP = (256, 512)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_BLOCK = 512  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
 
@@ -37,12 +36,6 @@ class Rowwise:
 
     outers: dict[Site, list[Outer]]  # several uses of one weight
     dense: dict[Site, Dense]
-
-    @property
-    def width(self) -> int:
-        """Of all factors and gradients together."""
-        factors = sum(f.shape[2] * f.shape[3] for uses in self.outers.values() for use in uses for f in use.tensors)
-        return factors + sum(d.size for d in self.dense.values())
 
     def blocks(self, dtype: torch.dtype) -> "Blocks":
         """K, with products in this precision."""
@@ -92,7 +85,7 @@ class Blocks:
 
     def __init__(self, terms: list[_Term], dense: list[Dense], dtype: torch.dtype) -> None:
         self._terms, self._dense, self._dtype = terms, dense, dtype
-        self._places: dict[int, Tensor] = {}
+        self._rooms = Room(), Room(), Room()
 
     def block(self, mine: slice, theirs: slice) -> Tensor:
         """K between some examples and others. The next block takes its place."""  # (n, n') or (c, n, n')
@@ -117,10 +110,7 @@ class Blocks:
         """a_i · b_j, in a place whose content is lost."""
         a, b = a.to(self._dtype), b.to(self._dtype)
         shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
-        held, size = self._places.get(place), math.prod(shape)
-        if held is None or held.numel() < size:
-            held = self._places[place] = a.new_empty(size)
-        return torch.matmul(a, b.mT, out=held[:size].view(shape))
+        return torch.matmul(a, b.mT, out=self._rooms[place].take(shape, like=a))
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -153,14 +143,8 @@ def _of_all(left: Tensor, right: Tensor, ranks: Ranks) -> Outer:
 
 def _without_zeros(factor: Tensor) -> Tensor:
     """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product."""
-    rows = factor.flatten(0, 2)
-    sizes = rows[:_GLIMPSE].abs().sum(dim=0)
-    unseen = (sizes == 0).nonzero().flatten()
-    if not len(unseen):
-        return factor
-    sizes[unseen] = rows[:, unseen].abs().sum(dim=0)
-    used = sizes.nonzero().flatten()
-    return factor if len(used) == len(sizes) else factor.index_select(3, used)
+    used = used_columns(factor.flatten(0, 2))
+    return factor if len(used) == factor.shape[3] else columns(factor, used)
 
 
 def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
@@ -220,30 +204,35 @@ def _is_rough(H: Tensor, trace: Tensor, s: Tensor, N: int, dtype: torch.dtype, r
 def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The same, with K in one precision."""
     N, rho = U.shape
-    block, span = (size // (dtype.itemsize // U.dtype.itemsize) for size in _block_shape(rows, ranks, N))
+    block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
+    strip, span = (size // (dtype.itemsize // U.dtype.itemsize) for size in _STRIP)
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
-    for i in _evenly(list(range(0, N, block)), ranks):
-        mine = slice(i, min(i + block, N))
-        KU: Tensor | None = None
-        for j in range(i, N, span):
-            others = slice(j, min(j + span, N))
-            K = blocks.block(mine, others)  # (n, n') or (c, n, n')
-            if i == j:
-                itself = K[..., :block]
-                trace += itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
-                itself /= 2
-            KU = _plus(KU, K @ U[others])
-        assert KU is not None
-        S += U[mine].mT @ KU
+    for start in _evenly(list(range(0, N, block)), ranks):
+        stop = min(start + block, N)
+        products = []
+        for i in range(start, stop, strip):
+            mine = slice(i, min(i + strip, stop))
+            KU: Tensor | None = None
+            for j in range(i, N, span):
+                K = blocks.block(mine, slice(j, min(j + span, N)))  # (n, n') or (c, n, n')
+                if i == j:
+                    itself = K[..., : mine.stop - i]
+                    trace += itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
+                    itself /= 2
+                KU = _multiplied(KU, K, U[j : j + span])
+            assert KU is not None
+            products.append(KU)
+        S += U[start:stop].mT @ torch.cat(products, dim=-2)
     return S + S.mT, trace
 
 
-def _block_shape(rows: Rowwise, ranks: Ranks, N: int) -> tuple[int, int]:
-    """Rows and columns of K at a time, at least as many columns."""
-    block, span = _BLOCK if rows.width > _NARROW else _STRIP
-    return (block if ranks.size == 1 else min(block, max(64, N // (4 * ranks.size)))), span
+def _multiplied(total: Tensor | None, K: Tensor, U: Tensor) -> Tensor:
+    """total + K U, in the total's place."""
+    if total is None or total.dim() > 2:
+        return _plus(total, K @ U)
+    return total.addmm_(K, U)
 
 
 def _evenly(starts: list[int], ranks: Ranks) -> list[int]:
