@@ -75,8 +75,8 @@ def test_a_rotation_of_orthonormal_columns_does_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_product_with_itself(width: int, dead: float, dtype: torch.dtype) -> None:
     matrix = torch.randn(30, width, dtype=dtype) * (torch.rand(width) >= dead)
-    found = gram(matrix)
-    torch.testing.assert_close(found, matrix.mT @ matrix)
+    found = gram(matrix)  # in float64 whatever it is given
+    torch.testing.assert_close(found, matrix.double().mT @ matrix.double(), rtol=1e-12, atol=1e-12)
     assert torch.equal(found, found.mT)
 
 

@@ -1,4 +1,4 @@
-"""Factorisations that say what failed. Everything here is float64."""
+"""Factorisations that say what failed. All that comes out is float64."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from richbll.errors import NumericalError
+from richbll.precision import in_float64
 
 # A Gram matrix in float64 resolves singular values down to this fraction of the largest,
 _GRAM_RESOLUTION = 1e-8
@@ -78,15 +79,21 @@ def columns(matrix: Tensor, used: Tensor) -> Tensor:
 
 
 def gram(matrix: Tensor) -> Tensor:
-    """matrixᵀ matrix, symmetric to the bit. Of a wide one half is computed, and columns of zeros cost nothing."""
+    """matrixᵀ matrix in float64, symmetric to the bit.
+
+    Of a wide one half is computed, and columns of zeros cost nothing, not even to be made float64.
+    """
     width = matrix.shape[-1]
     if matrix.dim() > 2 or width <= _NARROW:
+        matrix = in_float64(matrix)
         return _from_lower(matrix.mT @ matrix)
     used = None if matrix.is_meta else used_columns(matrix)
     if used is not None and len(used) < _MOST_USED * width:
-        product = matrix.new_zeros(width, width)
-        product[used.unsqueeze(1), used] = gram(columns(matrix, used))
+        part = gram(columns(matrix, used))
+        product, used = part.new_zeros(width, width), used.to(part.device)
+        product[used.unsqueeze(1), used] = part
         return product
+    matrix = in_float64(matrix)
     product = matrix.new_empty(width, width)
     for start in range(0, width, _STEP):
         stop = min(start + _STEP, width)
@@ -118,8 +125,11 @@ class Rotation:
 
     def applied(self, matrix: Tensor) -> Tensor:
         """matrix O."""
-        head, tail = matrix[..., : self.G.shape[-2]], matrix[..., self.G.shape[-2] :]
-        return torch.cat([head + tail @ self.G.mT, (tail - head @ self.G) @ self.O2], dim=-1)
+        h, turned = self.G.shape[-2], torch.empty_like(matrix)
+        head, tail = matrix[..., :h], matrix[..., h:]
+        torch.add(head, tail @ self.G.mT, out=turned[..., :h])
+        turned[..., h:] = (tail - head @ self.G) @ self.O2
+        return turned
 
 
 def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tensor]:

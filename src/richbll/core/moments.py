@@ -55,17 +55,16 @@ def _sum_where_both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tensor | None = None) -> Moments:
     """Moments of one batch: φ^r (n, r), weights (n, g) in g posteriors, residuals (n, c)."""
-    phi = in_float64(phi_r)
     gram_weighted = None
     if weights is not None:
-        weights = in_float64(weights)
+        phi, weights = in_float64(phi_r), in_float64(weights)
         gram_weighted = phi.new_zeros(weights.shape[1], phi.shape[1], phi.shape[1])
         for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
             gram_weighted[k] = _weighted_gram(phi, weights[:, k])
     return Moments(
-        num_rows=len(phi),
-        num_data=len(phi),
-        gram_projection=gram(phi),  # (r, r)
+        num_rows=len(phi_r),
+        num_data=len(phi_r),
+        gram_projection=gram(phi_r),  # (r, r)
         gram_weighted=gram_weighted,
         residual_sq=None if residuals is None else in_float64(residuals).square().sum(dim=0),
     )

@@ -34,17 +34,18 @@ class Form:
         """Whether factors are held, a left and a right one for each use."""
         return len(self.shapes[0]) == 4
 
-    def joined(self, held: list[Uses], device: torch.device) -> list[Tensor]:
-        """The tensors of all batches of this process."""
-        kinds = zip(self.shapes, self.dtypes, strict=True)
+    def joined(self, held: list[Uses], device: torch.device, without_left: bool = False) -> list[Tensor]:
+        """The tensors of all batches of this process; of a pair of factors perhaps the right one only."""
+        first = 1 if without_left else 0
+        kinds = zip(self.shapes[first:], self.dtypes[first:], strict=True)
         parts = [[torch.zeros(shape, dtype=getattr(torch, name), device=device)] for shape, name in kinds]
         for uses in held:
             if self.by_factors:
-                tensors = [tensor for use in uses for tensor in use.tensors]
+                tensors = [tensor for use in uses for tensor in use.tensors][first:]
             else:
                 tensors = [summed(uses, 0, self.shapes[0][2])]
             for number, tensor in enumerate(tensors):
-                longer = self.shapes[number][2] - tensor.shape[2]
+                longer = self.shapes[first + number][2] - tensor.shape[2]
                 parts[number].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
         return [some[-1] if len(some) == 2 else torch.cat(some[1:] or some, dim=1) for some in parts]
 

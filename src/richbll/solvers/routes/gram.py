@@ -121,19 +121,19 @@ def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, 
     """The gradients of all batches and all processes at some sites."""
     outers: dict[Site, list[Outer]] = {}
     dense: dict[Site, Dense] = {}
-    same_left: dict[tuple[int, ...], list[list[Tensor]]] = {}  # sites of one use each, as a weight and its bias
-    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):
-        tensors = form.joined(held_at(parts, shape), device)
+    same_left: dict[tuple[int, ...], list[Tensor]] = {}  # of sites of one use each, as a weight and its bias: the left,
+    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):  # and all right factors
+        known = same_left.get(form.group, []) if len(form.shapes) == 2 else []
+        tensors = form.joined(held_at(parts, shape), device, without_left=bool(known))
         if not form.by_factors:
             dense[shape.site] = Dense(ranks.rows(tensors[0], dim=1))
-        elif len(tensors) == 2:
-            same_left.setdefault(form.group, []).append(tensors)
+        elif len(form.shapes) == 2:
+            same_left[form.group] = [*known, *tensors]
         else:
             rows = [ranks.rows(tensor, dim=1) for tensor in tensors]  # of all uses, which have their columns in common
             outers[shape.site] = [Outer(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)]
-    for number, members in enumerate(same_left.values()):  # left (right, right', …)ᵀ
-        right = torch.cat([right for _, right in members], dim=3)
-        outers[("with one left factor", number)] = [_of_all(members[0][0], right, ranks)]
+    for number, (left, *rights) in enumerate(same_left.values()):  # left (right, right', …)ᵀ
+        outers[("with one left factor", number)] = [_of_all(left, torch.cat(rights, dim=3), ranks)]
     return Rowwise(outers, dense)
 
 
