@@ -156,3 +156,24 @@ def test_nan_weights_are_named_as_such() -> None:
         model.hidden.weight[0, 0] = float("nan")
     with pytest.raises(NonFiniteError, match=r"Parameter 'hidden.weight' holds NaN or Inf in 1 of 24"):
         RichBLL(model, noise_variance=1.0).fit(X)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("ending", ["linear", "identity"])
+def test_the_end_of_a_plain_sequence_is_what_looking_finds(bias: bool, ending: str, monkeypatch) -> None:
+    """Known from its type, or checked by running: the same name, factors and constant."""
+    layers = [nn.Linear(4, 6), nn.Sequential(nn.ReLU(), nn.Linear(6, 3, bias=bias))]
+    model = nn.Sequential(*layers, *([nn.Identity()] if ending == "identity" else [])).double().eval()
+    known = find_last_layer(model, unpack(X.double()))
+    monkeypatch.setattr("richbll.network.last_layer.is_plain", lambda *_: False)
+    looked = find_last_layer(model, unpack(X.double()))
+    torch.testing.assert_close(known.constant, looked.constant, rtol=1e-12, atol=1e-12)
+    assert known.name == looked.name == "1.1"
+    for what in ("num_inputs", "num_outputs", "has_bias", "weight_factor", "bias_factor"):
+        assert getattr(known, what) == getattr(looked, what)
+
+
+def test_a_plain_sequence_that_does_not_run_is_named() -> None:
+    model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 1))
+    with pytest.raises(ModelError, match=r"does not run on the first rows of batch 0 .*cannot be multiplied"):
+        RichBLL(model, noise_variance=0.1).fit(X)

@@ -3,7 +3,8 @@
 The check is by definition: φ^r is the gradient of the output by the last layer's weight and bias. For a random
 probe R (n, c), the gradient of Σ R∘f by the weight must be α Rᵀa and by the bias β Rᵀ1, with a the layer's input and
 two constants, (1, 1) for a plain `nn.Linear` and (s, 1) for a read-out that multiplies by s (μP). A head that is used
-twice, tied to other weights, squashed, mixed or scaled per output fails it.
+twice, tied to other weights, squashed, mixed or scaled per output fails it. Of a plain sequence of torch's own layers
+that ends in an `nn.Linear` nothing has to be found out; its outputs are compared in every batch, like any model's.
 """
 
 from dataclasses import dataclass
@@ -87,6 +88,9 @@ def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module |
     if requested is not None:
         name = _requested_name(model, requested)
         return _checked(model, name, batch)
+    if is_plain(model, batch) and (known := _plainly_last(model)) is not None:
+        _check_that_it_runs(model, batch)
+        return known
     refused = []
     for name in reversed(_linear_layers_run(model, batch)):
         try:
@@ -99,6 +103,25 @@ def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module |
         + "\nIf something is applied after the last layer (softmax, a scaling per output, a skip connection), wrap the "
         "model so that it returns the last layer's output; or name the layer with last_layer=…"
     )
+
+
+def _plainly_last(model: nn.Module) -> LastLayer | None:
+    """The end of a plain sequence, where that is a linear layer: what it does to the output is known from its type."""
+    name, layer = list(model.named_modules())[-1]
+    if type(layer) is not nn.Linear:
+        return None
+    weight, bias = layer.weight.detach(), layer.bias
+    constant = in_float64(weight.new_zeros(len(weight)) if bias is None else bias.detach())
+    return LastLayer(name, weight.shape[1], len(weight), bias is not None, 1.0, 1.0, constant)
+
+
+def _check_that_it_runs(model: nn.Module, batch: Batch) -> None:
+    few = batch.rows(slice(0, _ORDER_ROWS))
+    try:
+        with torch.no_grad():
+            model(*few.args, **few.kwargs)
+    except Exception as error:
+        raise ModelError(f"The model does not run on the first rows of {batch.where}: {error}") from error
 
 
 def _requested_name(model: nn.Module, requested: str | nn.Module) -> str:
