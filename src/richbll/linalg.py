@@ -86,7 +86,7 @@ def gram(matrix: Tensor) -> Tensor:
     width = matrix.shape[-1]
     if matrix.dim() > 2 or width <= _NARROW:
         matrix = in_float64(matrix)
-        return _from_lower(matrix.mT @ matrix)
+        return from_lower(matrix.mT @ matrix)
     used = None if matrix.is_meta else used_columns(matrix)
     if used is not None and len(used) < _MOST_USED * width:
         part = gram(columns(matrix, used))
@@ -98,11 +98,11 @@ def gram(matrix: Tensor) -> Tensor:
     for start in range(0, width, _STEP):
         stop = min(start + _STEP, width)
         product[start:stop, :stop].addmm_(matrix[:, start:stop].mT, matrix[:, :stop], beta=0)
-    return _from_lower(product)
+    return from_lower(product)
 
 
-def _from_lower(product: Tensor) -> Tensor:
-    """The lower triangle on both sides: some libraries round the two differently."""
+def from_lower(product: Tensor) -> Tensor:
+    """The lower triangle on both sides: the upper one may not be there, or be rounded differently."""
     return product.tril() + product.tril(-1).mT
 
 

@@ -33,6 +33,7 @@ def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
 def test_energy_is_the_same_however_it_is_cut(held: int, c: int, monkeypatch) -> None:
     """H = UᵀΦ^mΦ^mᵀU, with Φ^m written out, and the squared norms of its rows."""
     monkeypatch.setattr(explicit, "_HELD", held)
+    monkeypatch.setattr(explicit, "_SQUARED", 2)
     shape = SiteShape(("w", 0), 35, "linear", positions=2, widths=(7, 5))
     outers = [Outer(randn(c, n, 2, 7), randn(1, n, 2, 5)) for n in (4, 1, 6)]
     U = [randn(n, RHO) for n in (4, 1, 6)]

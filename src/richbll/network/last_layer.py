@@ -116,12 +116,13 @@ def _plainly_last(model: nn.Module) -> LastLayer | None:
 
 
 def _check_that_it_runs(model: nn.Module, batch: Batch) -> None:
-    few = batch.rows(slice(0, _ORDER_ROWS))
+    probe = batch.rows(slice(0, _PROBE_ROWS))
     try:
         with torch.no_grad():
-            model(*few.args, **few.kwargs)
+            f = model(*probe.args, **probe.kwargs)
     except Exception as error:
         raise ModelError(f"The model does not run on the first rows of {batch.where}: {error}") from error
+    finite_rows("output", probe.where, f)
 
 
 def _requested_name(model: nn.Module, requested: str | nn.Module) -> str:

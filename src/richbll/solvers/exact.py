@@ -14,7 +14,7 @@ from torch import Tensor
 from richbll.core.moments import Moments
 from richbll.core.projection import Spectrum, refined_projection, spectrum_of
 from richbll.errors import DataChangedError
-from richbll.linalg import columns, gram
+from richbll.linalg import columns, from_lower, gram
 from richbll.network.agreement import tried_reader
 from richbll.network.batches import Batch
 from richbll.network.capture import Site
@@ -242,6 +242,7 @@ class _Again:
             parts = [C[:, :, begin : begin + step] for begin in range(start, start + step * ranks.size, step)]
             flat = torch.cat([part.to(working(dtype)).flatten() for part in parts])
             add_square(H, ranks.share(flat, [part.numel() for part in parts])())
+        H = from_lower(H)
         if self._others:
             self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
             rows, U = kept_rows(self.state, self._others, ranks)

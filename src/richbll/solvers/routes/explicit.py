@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from richbll.linalg import from_lower
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
@@ -19,6 +20,7 @@ from richbll.network.structure import Gradient, Piece, Rows, summed
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
+_SQUARED = 64  # rows of C Cᵀ at a time: what is above them is not computed
 _HELD = 2**20  # elements of C at a time for linear layers: it then stays in fast memory while all batches are added
 
 
@@ -132,14 +134,16 @@ def kept_energy(
             add_square(H, exchanging.popleft()())
     for last in exchanging:
         add_square(H, last())
-    return H, norms
+    return from_lower(H), norms
 
 
 def add_square(H: Tensor, C: Tensor) -> None:
-    """H (c, ρ, ρ) += C Cᵀ for C (c, ρ, elements), flat; there may be no elements."""
+    """The lower triangle of H (c, ρ, ρ) += C Cᵀ for C (c, ρ, elements), flat; there may be no elements."""
     if len(C):
         wide = C.view(*H.shape[:2], -1)
-        H += wide @ wide.mT
+        for start in range(0, H.shape[1], _SQUARED):
+            stop = start + _SQUARED
+            H[:, start:stop, :stop] += wide[:, start:stop] @ wide[:, :stop].mT
 
 
 def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:
