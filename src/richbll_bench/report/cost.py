@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from richbll_bench.records import Record
 
@@ -17,6 +18,12 @@ class Cost:
     dates: str  # "2026-11-15", or "2026-11-15 to 2026-11-17"
     commits: tuple[str, ...]
     versions: tuple[str, ...]
+    elapsed: str | None = None  # by the clock, where all records are of one commit and of one run of several processes
+
+    @property
+    def took(self) -> str:
+        """How much computing, and within which time."""
+        return f"{self.duration} of computing" + (f" within {self.elapsed}" if self.elapsed else "")
 
 
 def cost(records: Sequence[Record]) -> Cost:
@@ -35,7 +42,17 @@ def cost(records: Sequence[Record]) -> Cost:
         dates=" to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         commits=tuple(dict.fromkeys(_short(record.commit) for record in records)),
         versions=tuple(f"{name} {', '.join(sorted(found))}" for name, found in versions.items()),
+        elapsed=_elapsed(records, seconds),
     )
+
+
+def _elapsed(records: Sequence[Record], seconds: float) -> str | None:
+    """From the beginning of the first record to the end of the last, where that is less than they took together."""
+    if len({record.commit for record in records}) != 1:
+        return None
+    ends = [(datetime.fromisoformat(record.time).timestamp(), record.seconds) for record in records]
+    passed = max(end for end, _ in ends) - min(end - taken for end, taken in ends)
+    return duration(passed) if passed < seconds else None
 
 
 def duration(seconds: float) -> str:
