@@ -100,3 +100,16 @@ def test_used_columns_are_those_with_anything_in_them(rows: int, width: int, see
     assert torch.equal(columns(matrix, used), matrix[:, want])
     lead = matrix.view(1, rows, 1, width)
     assert torch.equal(columns(lead, used), lead[..., want])
+
+
+def test_what_is_turned_is_laid_out_as_a_file_has_it() -> None:
+    """So that products with it are the same to the bit after it was written and read."""
+    matrix = torch.randn(2, 6, 5, dtype=torch.float64).mT
+    rotation = linalg.Rotation(
+        torch.randn(2, 4, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64).expand(2, 2, 2)
+    )
+    head, tail = matrix[..., :4], matrix[..., 4:]
+    want = torch.cat([head + tail @ rotation.G.mT, tail - head @ rotation.G], dim=-1)
+    found = rotation.applied(matrix)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, want)

@@ -1,4 +1,4 @@
-"""Factorisations that say what failed. All that comes out is float64."""
+"""Factorisations of float64 matrices that say what failed, and the Gram matrices that they begin with."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ def used_columns(matrix: Tensor) -> Tensor:
 
 
 def columns(matrix: Tensor, used: Tensor) -> Tensor:
-    """Some of them: `index_select` along the last dimension takes ten times as long."""
+    """Some of them. `index_select` along the last of four dimensions takes ten times as long."""
     return matrix.gather(-1, used.expand(*matrix.shape[:-1], -1))
 
 
@@ -125,7 +125,7 @@ class Rotation:
 
     def applied(self, matrix: Tensor) -> Tensor:
         """matrix O."""
-        h, turned = self.G.shape[-2], torch.empty_like(matrix)
+        h, turned = self.G.shape[-2], matrix.new_empty(matrix.shape)  # laid out as a file has it
         head, tail = matrix[..., :h], matrix[..., h:]
         torch.add(head, tail @ self.G.mT, out=turned[..., :h])
         turned[..., h:] = (tail - head @ self.G) @ self.O2

@@ -177,3 +177,39 @@ def test_a_plain_sequence_that_does_not_run_is_named() -> None:
     model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 1))
     with pytest.raises(ModelError, match=r"does not run on the first rows of batch 0 .*cannot be multiplied"):
         RichBLL(model, noise_variance=0.1).fit(X)
+
+
+def test_a_plain_sequence_with_more_than_its_layers_is_looked_at() -> None:
+    """A head that has another name, another parameter, or a bias that is none; a leaf with a layer that never runs."""
+
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    alias = model()
+    alias.head_weight = alias[2].weight
+    with pytest.raises(LastLayerError, match="shares its weights with 'head_weight'"):
+        find_last_layer(alias, unpack(X))
+    wider = model()
+    wider[2].register_parameter("lora", nn.Parameter(torch.zeros(1)))
+    with pytest.raises(LastLayerError, match="has the parameters"):
+        find_last_layer(wider, unpack(X))
+    fixed = model()
+    bias = fixed[2].bias.detach()
+    del fixed[2].bias
+    fixed[2].register_buffer("bias", bias)
+    assert not find_last_layer(fixed, unpack(X)).has_bias
+    spare = nn.Sequential(*model(), nn.Identity())
+    spare[3].spare = nn.Linear(2, 2)
+    assert find_last_layer(spare, unpack(X)).name == "2"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bias_that_changes_after_the_fit_is_noticed(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).to(dtype)
+    x = X.to(dtype)
+    uq = RichBLL(model, noise_variance=0.1).fit((x, x[:, :1]))
+    with torch.no_grad():
+        model[2].bias += 100
+    with pytest.raises(LastLayerError, match="differs from its last layer"):
+        uq.update((x, x[:, :1]))

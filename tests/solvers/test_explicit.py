@@ -1,5 +1,7 @@
 """C = Φ^mᵀU of kept gradients, in ranges that stay in fast memory, against what the whole gradients give."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ def randn(*shape: int) -> Tensor:
 
 def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
     monkeypatch.setattr(explicit, "_HELD", 60)
+    monkeypatch.setattr(explicit, "_ROWS", 3)
     linear = SiteShape(("w", 0), 40, "linear", widths=(8, 5))
     others = [SiteShape((kind, 0), 40, kind, widths=(8, 5)) for kind in ("convolution", "vector", "general")]
     found = held_ranges([linear, *others], columns=6, most=100)
@@ -26,6 +29,9 @@ def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
     assert cut == [(start, start + 10) for start in range(0, 40, 10)]  # whole rows of 5, at most 60 / 6 elements
     assert [(part.start, part.stop) for part in found if part.shape is not linear] == [(0, 40)] * 3
     assert all(part.stop - part.start <= 5 for part in held_ranges([linear, *others], columns=6, most=5))
+    assert len(held_ranges([linear], columns=1000, most=100)) == 8  # never less than a row, which would be formed anew
+    many = replace(linear, positions=7)
+    assert [part.stop - part.start for part in held_ranges([many], columns=1000, most=100)] == [15, 15, 10]
 
 
 @pytest.mark.parametrize("held", [1, RHO * 5, RHO * 12, 10**6])

@@ -57,10 +57,10 @@ def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tenso
     """Moments of one batch: φ^r (n, r), weights (n, g) in g posteriors, residuals (n, c)."""
     gram_weighted = None
     if weights is not None:
-        phi, weights = in_float64(phi_r), in_float64(weights)
-        gram_weighted = phi.new_zeros(weights.shape[1], phi.shape[1], phi.shape[1])
+        phi_r, weights = in_float64(phi_r), in_float64(weights)
+        gram_weighted = phi_r.new_zeros(weights.shape[1], phi_r.shape[1], phi_r.shape[1])
         for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
-            gram_weighted[k] = _weighted_gram(phi, weights[:, k])
+            gram_weighted[k] = _weighted_gram(phi_r, weights[:, k])
     return Moments(
         num_rows=len(phi_r),
         num_data=len(phi_r),

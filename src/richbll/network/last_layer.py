@@ -17,7 +17,7 @@ from richbll.errors import LastLayerError, ModelError
 from richbll.network.batches import Batch
 from richbll.network.functional import call_with
 from richbll.network.outputs import coarsest, read_output, same_outputs, same_up_to_rounding
-from richbll.network.plain import is_plain
+from richbll.network.plain import is_plain, leaves_of
 from richbll.network.taps import Tap, recorded_inputs
 from richbll.precision import in_float64
 from richbll.rng import child_generator
@@ -88,11 +88,12 @@ def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module |
     if requested is not None:
         name = _requested_name(model, requested)
         return _checked(model, name, batch)
-    if is_plain(model, batch) and (known := _plainly_last(model)) is not None:
+    plain = is_plain(model, batch)
+    if plain and (known := _plainly_last(model)) is not None:
         _check_that_it_runs(model, batch)
         return known
     refused = []
-    for name in reversed(_linear_layers_run(model, batch)):
+    for name in reversed(_linear_layers_run(model, batch, plain)):
         try:
             return _checked(model, name, batch)
         except LastLayerError as error:
@@ -107,12 +108,18 @@ def find_last_layer(model: nn.Module, batch: Batch, requested: str | nn.Module |
 
 def _plainly_last(model: nn.Module) -> LastLayer | None:
     """The end of a plain sequence, where that is a linear layer: what it does to the output is known from its type."""
-    name, layer = list(model.named_modules())[-1]
+    layer = list(leaves_of(model))[-1]
     if type(layer) is not nn.Linear:
         return None
-    weight, bias = layer.weight.detach(), layer.bias
-    constant = in_float64(weight.new_zeros(len(weight)) if bias is None else bias.detach())
-    return LastLayer(name, weight.shape[1], len(weight), bias is not None, 1.0, 1.0, constant)
+    name = next(name for name, module in model.named_modules() if module is layer)
+    try:
+        weight, bias = _own_parameters(model, name, layer)
+    except LastLayerError:
+        return None  # it may be another layer, and else the reason is said
+    if bias is not layer.bias:
+        return None
+    constant = weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
+    return LastLayer(name, weight.shape[1], len(weight), bias is not None, 1.0, 1.0, in_float64(constant))
 
 
 def _check_that_it_runs(model: nn.Module, batch: Batch) -> None:
@@ -140,9 +147,9 @@ def _requested_name(model: nn.Module, requested: str | nn.Module) -> str:
     raise LastLayerError(f"last_layer is a {type(requested).__name__} that is not part of the model.")
 
 
-def _linear_layers_run(model: nn.Module, batch: Batch) -> list[str]:
+def _linear_layers_run(model: nn.Module, batch: Batch, plain: bool) -> list[str]:
     """Names of the linear layers in the order in which a forward pass runs them."""
-    if is_plain(model, batch):
+    if plain:
         return [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     order: list[str] = []
     handles = [

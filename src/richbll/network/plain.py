@@ -32,26 +32,33 @@ def is_plain(model: nn.Module, batch: Batch) -> bool:
     x = batch.args[0] if len(batch.args) == 1 and not batch.kwargs and batch.per_example == (True,) else None
     if type(model) is not nn.Sequential or type(x) is not Tensor or torch.is_autocast_enabled(x.device.type):
         return False
-    leaves = list(_leaves(model))
+    leaves = list(leaves_of(model))
     if not _ends_with_two(leaves, x.ndim) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return False
     parts = [*map(id, leaves), *(id(p) for leaf in leaves for p in leaf._parameters.values() if p is not None)]
     return len(set(parts)) == len(parts) and not any(map(_is_changed, model.modules()))
 
 
-def _leaves(model: nn.Module) -> Iterator[nn.Module]:
+def leaves_of(model: nn.Module) -> Iterator[nn.Module]:
     """In the order in which they run."""
     if type(model) is nn.Sequential:
         for part in model:
-            yield from _leaves(part)
+            yield from leaves_of(part)
     else:
         yield model
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """By a hook, by a `forward` of its own, or by compilation."""
+    """By a hook, by a `forward` of its own, by compilation, or by what its type does not have."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in vars(module) or module._compiled_call_impl is not None or module.training
+    added = module._parameters if type(module) is nn.Sequential else module._modules
+    return (
+        any(hooks)
+        or bool(added)
+        or "forward" in vars(module)
+        or module._compiled_call_impl is not None
+        or module.training
+    )
 
 
 def _ends_with_two(leaves: list[nn.Module], ndim: int) -> bool:

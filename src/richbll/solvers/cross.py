@@ -41,7 +41,7 @@ class _Cross:
     solver, most_bytes = "cross", sys.maxsize
 
     def __init__(self, network: Network, reader: RecordReader, memory: int) -> None:
-        self._shapes, self._memory = reader.shapes, memory
+        self._shapes, self._memory, self._room = reader.shapes, memory, Room()
         self.sketch: dict[str, Any] = {}
         self._begins, begin = {}, 0
         for name, size in network.parameter_sizes.items():
@@ -52,10 +52,10 @@ class _Cross:
         """Adds in place; returns the examples' squared norms (c, n)."""
         phi = record.phi_r.to(torch.float64)
         c, r = len(cross), phi.shape[1]
-        norms, room = phi.new_zeros(c, len(phi)), Room()
+        norms = phi.new_zeros(c, len(phi))
         for part in ranges_of(self._shapes, max(1, self._memory // 16 // (8 * c * r))):
             C = phi.new_zeros(c, r, part.stop - part.start)
-            norms += add_product(C, record.gradients[part.shape.site], part, phi, room)
+            norms += add_product(C, record.gradients[part.shape.site], part, phi, self._room)
             name, start = part.shape.site
             begin = self._begins[name] + start
             cross[:, begin + part.start : begin + part.stop] += C.mT

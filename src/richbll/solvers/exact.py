@@ -79,7 +79,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
     whitener = spectrum.rough_whitener
-    U = _in_basis([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
+    U = _whitened([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
     UtU = torch.zeros(spectrum.num_alive, spectrum.num_alive - spectrum.num_sure).to(whitener)
     for u in U if UtU.numel() else []:
         UtU += u.mT @ u[:, spectrum.num_sure :]
@@ -91,12 +91,13 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
-def _in_basis(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> list[Tensor]:
+def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> list[Tensor]:
     """U = Φ^r V, batch by batch. Features that are always zero have no part in it."""  # (n, alive)
+    if bool(is_alive.all()):
+        return [phi.to(torch.float64) @ whitener for phi in phi_r]
     alive = is_alive.nonzero().flatten()
-    if len(alive) < len(is_alive):
-        phi_r, whitener = [columns(phi, alive) for phi in phi_r], whitener[alive]
-    return [phi.to(torch.float64) @ whitener for phi in phi_r]
+    V = whitener[alive]
+    return [columns(phi, alive).to(torch.float64) @ V for phi in phi_r]
 
 
 def _energy(

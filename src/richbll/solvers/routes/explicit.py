@@ -22,6 +22,7 @@ _SPARSE = 64  # an embedding with more rows than so many times its positions is 
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
 _SQUARED = 64  # rows of C Cᵀ at a time: what is above them is not computed
 _HELD = 2**20  # elements of C at a time for linear layers: it then stays in fast memory while all batches are added
+_ROWS = 16  # of a weight, at least, where it acts at several positions: its other factor is read anew for every range
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,14 @@ def held_ranges(shapes: list[SiteShape], columns: int, most: int) -> list[Range]
 
     A convolution's windows are unfolded anew for every range, so it has as few of them as fit.
     """
-    small = min(most, max(1, _HELD // columns))
-    return [part for shape in shapes for part in ranges_of([shape], small if shape.kind == "linear" else most)]
+    return [part for shape in shapes for part in ranges_of([shape], _held_elements(shape, columns, most))]
+
+
+def _held_elements(shape: SiteShape, columns: int, most: int) -> int:
+    if shape.kind != "linear":
+        return most
+    least = shape.widths[1] * (_ROWS if shape.positions > 1 else 1)
+    return min(most, max(least, _HELD // columns))
 
 
 def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:

@@ -229,7 +229,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
 
 
 def _multiplied(total: Tensor | None, K: Tensor, U: Tensor) -> Tensor:
-    """total + K U, in the total's place."""
+    """total + K U; of one output in the total's place."""
     if total is None or total.dim() > 2:
         return _plus(total, K @ U)
     return total.addmm_(K, U)
