@@ -50,6 +50,30 @@ def test_data_and_buffers_made_under_inference_mode() -> None:
     torch.testing.assert_close(fitted(model, x).predict(X).epistemic_variance, WANT)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"solver": "cross"}, {"solver": "sketch"}, {"subsample": 20}, {"enrich": False}]
+)
+def test_inputs_and_targets_that_require_gradients(options) -> None:
+    """With a rule for every parameter, and with none: what is fitted has no graph, and no gradient is left behind."""
+    torch.manual_seed(0)
+    product = Forward(
+        lambda m, x: m.head(torch.tanh(torch.einsum("ni,nj,ijk->nk", x, x, m.table))),
+        table=nn.Parameter(torch.randn(X.shape[1], X.shape[1], 6)),
+        head=nn.Linear(6, 1),
+    )
+    x, y = X.clone().requires_grad_(), X[:, :1].clone().requires_grad_()
+    for model in (mlp(), product):
+        model = model.to(x.dtype)
+        found = [
+            RichBLL(model, noise_variance=0.1, ridge=0.1, **options).fit(list(zip(*data, strict=True)))
+            for data in ((x.split(15), y.split(15)), (X.split(15), X[:, :1].split(15)))
+        ]
+        mine, want = (uq.predict(X).epistemic_variance for uq in found)
+        assert torch.equal(mine, want)
+        assert not mine.requires_grad
+    assert x.grad is None
+
+
 def test_an_autocast_around_predict_does_not_coarsen_the_variance() -> None:
     uq = RichBLL(mlp(), noise_variance=1.0, prior_variance=1e6, ridge=0.1).fit(X[:20])
     with torch.autocast("cpu", dtype=torch.float16):

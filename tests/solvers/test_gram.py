@@ -85,6 +85,15 @@ def test_energy_is_that_of_the_whole_matrix(
     torch.testing.assert_close(trace, K.diagonal(dim1=1, dim2=2).sum(dim=1), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("T", [1, 3, 32, 500, 5000])
+@pytest.mark.parametrize("wide", [1, 2])
+def test_products_between_positions_stay_small(T: int, wide: int) -> None:
+    strip, span = gram._strip_shape(T, wide)
+    assert 1 <= strip <= span
+    assert strip == 1 or strip * span * T * T <= gram._PRODUCTS
+    assert (strip, span) == gram._STRIP or T > 1 or wide > 1
+
+
 def test_uses_of_other_precision() -> None:
     """A layer that is used once inside of an autocast."""
     uses = [Outer(randn(k, 2, N, 1, 3), randn(k + 5, 1, N, 1, 2)) for k in range(2)]

@@ -26,6 +26,7 @@ from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
 _STRIP = (256, 512)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_PRODUCTS = 2**22  # elements at a time of products between positions
 _BLOCK = 512  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
@@ -36,6 +37,11 @@ class Rowwise:
 
     outers: dict[Site, list[Outer]]  # several uses of one weight
     dense: dict[Site, Dense]
+
+    @property
+    def positions(self) -> int:
+        """At most so many of one example."""
+        return max((use.left.shape[2] for uses in self.outers.values() for use in uses), default=1)
 
     def blocks(self, dtype: torch.dtype) -> "Blocks":
         """K, with products in this precision."""
@@ -205,7 +211,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     """The same, with K in one precision."""
     N, rho = U.shape
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
-    strip, span = (size // (dtype.itemsize // U.dtype.itemsize) for size in _STRIP)
+    strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize)
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
     trace = torch.zeros(c, dtype=torch.float64, device=U.device)
@@ -226,6 +232,13 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
             products.append(KU)
         S += U[start:stop].mT @ torch.cat(products, dim=-2)
     return S + S.mT, trace
+
+
+def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
+    """Rows and columns of K at a time, fewer where each is made of T² products between positions."""
+    fewer = max(times_as_wide, T * (_STRIP[0] * _STRIP[1] / _PRODUCTS) ** 0.5)
+    strip, span = (max(1, int(size / fewer)) for size in _STRIP)
+    return strip, span
 
 
 def _multiplied(total: Tensor | None, K: Tensor, U: Tensor) -> Tensor:
