@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,20 +155,6 @@ def test_the_cost(records: Records) -> None:
     found = cost([*made, changed, alone])
     assert found.commits == ("0123456789", "ffffffffff with changes", "no commit")
     assert found.versions == ("python 3.11.7", "torch 2.13.0, 2.6")
-
-
-def test_the_time_of_one_run_of_several_processes() -> None:
-    """From when the first began to when the last ended; not of one after the other, or of several runs."""
-    made = [record("uci", name, 0, 1.0) for name in ("a", "b", "c")]
-    times = [f"2026-11-15T00:0{minute}:00+00:00" for minute in (1, 2, 3)]
-    together = [replace(r, time=time) for r, time in zip(made, times, strict=True)]  # of 90 seconds each
-    assert cost(together).took == "4 min 30 s of computing within 3 min 30 s"
-    assert cost([*together[:2], replace(together[2], commit="f" * 40)]).took == "4 min 30 s of computing"
-    assert cost([*together, record("uci", "d", 2, 1.0)]).took == "6 min of computing"
-    assert cost([replace(r, commit=None) for r in together]).took == "4 min 30 s of computing"
-    assert cost(together[:1]).took == "1 min 30 s of computing"
-    one_by_one = [replace(made[0], time=f"2026-11-15T00:{ended}+00:00") for ended in ("01:30", "03:00")]
-    assert cost(one_by_one).took == "3 min of computing"
 
 
 def test_what_is_wrong_is_said_in_its_section(records: Records) -> None:

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from richbll_bench.records import Record
-
-_SHARED = 0.9  # of the seconds of all records: in less, several processes made them
 
 
 @dataclass(frozen=True)
@@ -20,12 +17,6 @@ class Cost:
     dates: str  # "2026-11-15", or "2026-11-15 to 2026-11-17"
     commits: tuple[str, ...]
     versions: tuple[str, ...]
-    elapsed: str | None = None  # by the clock, where all records are of one commit and of one run of several processes
-
-    @property
-    def took(self) -> str:
-        """How much computing, and within which time."""
-        return f"{self.duration} of computing" + (f" within {self.elapsed}" if self.elapsed else "")
 
 
 def cost(records: Sequence[Record]) -> Cost:
@@ -44,21 +35,7 @@ def cost(records: Sequence[Record]) -> Cost:
         dates=" to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         commits=tuple(dict.fromkeys(_short(record.commit) for record in records)),
         versions=tuple(f"{name} {', '.join(sorted(found))}" for name, found in versions.items()),
-        elapsed=_elapsed(records, seconds),
     )
-
-
-def _elapsed(records: Sequence[Record], seconds: float) -> str | None:
-    """From the beginning of the first record to the end of the last, where that is clearly less than all of them took.
-
-    Only of one commit: other records are of several runs.
-    """
-    commits = {record.commit for record in records}
-    if len(commits) != 1 or None in commits:
-        return None
-    ends = [(datetime.fromisoformat(record.time).timestamp(), record.seconds) for record in records]
-    passed = max(end for end, _ in ends) - min(end - taken for end, taken in ends)
-    return duration(passed) if passed < _SHARED * seconds else None
 
 
 def duration(seconds: float) -> str:

@@ -26,6 +26,6 @@ def _part(name: str, count: int, records: Records) -> str:
     experiment, found = experiments.load(name), records.read(name)
     tables, took = experiment.tables(found), cost(found)
     seeds = f"{took.num_seeds} seed{'' if took.num_seeds == 1 else 's'}"
-    origin = f"`richbll bench {name}`: {took.num_records:,} records of {seeds}, {took.took}."
+    origin = f"`richbll bench {name}`: {took.num_records:,} records of {seeds}, {took.duration} of computing."
     shown = [markdown(table) if count == 1 else f"{table.title}:\n\n{markdown(table)}" for table in tables[:count]]
     return "\n\n".join([f"### {experiment.title}", experiment.about, *shown, origin])
