@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from richbll.network import structure
 from richbll.network.ranks import Alone
 from richbll.network.records import SiteShape
-from richbll.network.structure import Outer
+from richbll.network.structure import Outer, Windows
 from richbll.solvers.routes import explicit
 from richbll.solvers.routes.explicit import held_ranges, kept_energy
 
@@ -32,6 +33,61 @@ def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
     assert len(held_ranges([linear], columns=1000, most=100)) == 8  # never less than a row, which would be formed anew
     many = replace(linear, positions=7)
     assert [part.stop - part.start for part in held_ranges([many], columns=1000, most=100)] == [15, 15, 10]
+
+
+def test_ranges_by_column_are_whole_columns_of_about_one_size(monkeypatch) -> None:
+    monkeypatch.setattr(explicit, "_CHANNELS", 2)
+    weight = SiteShape(("w", 0), 16 * 9 * 30, "convolution", positions=64, widths=(16, 30 * 9), columns=30)
+    row = 16 * 9
+    cut = held_ranges([weight], columns=1, most=10**6)
+    assert [(part.start, part.stop) for part in cut] == [(0, weight.size)]
+    monkeypatch.setattr(explicit, "_HELD", 4 * row)
+    assert [part.stop - part.start for part in held_ranges([weight], columns=1, most=10**6)] == [4 * row] * 7 + [
+        2 * row
+    ]
+    many = replace(weight, positions=256)  # convolved: fewer ranges
+    assert [part.stop - part.start for part in held_ranges([many], columns=1, most=10**6)] == [15 * row] * 2
+    assert {part.stop - part.start for part in held_ranges([weight], columns=100, most=10**6)} == {2 * row}
+    small = held_ranges([weight], columns=1, most=row - 1)  # a column does not fit: rows, or parts of them
+    assert not any(part.by_column for part in small)
+    assert sum(part.stop - part.start for part in small) == weight.size
+
+
+@pytest.mark.parametrize("held", [1, RHO * 30, 10**6])
+@pytest.mark.parametrize("c", [1, 2])
+@pytest.mark.parametrize("many_positions", [1, 256])
+def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positions: int, monkeypatch) -> None:
+    """A convolution, unfolded or convolved by few examples, and a linear layer with more inputs than outputs."""
+    monkeypatch.setattr(explicit, "_HELD", held)
+    monkeypatch.setattr(explicit, "_CHANNELS", 2)
+    monkeypatch.setattr(structure, "_MANY_POSITIONS", many_positions)
+    monkeypatch.setattr(structure, "_CONVOLVED", 300)
+    wide = SiteShape(("w", 0), 28, "linear", positions=2, widths=(4, 7), columns=7)
+    conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)
+    counts = (4, 1, 6)
+    outers = [Outer(randn(c, n, 2, 4), randn(1, n, 2, 7)) for n in counts]
+    windows = [Windows(randn(1, n, 5, 4, 6), randn(c, n, 3, 3, 6), (2, 3), (1, 1), (1, 1), 1, (0, 1)) for n in counts]
+    U = [randn(n, RHO) for n in counts]
+    parts = [{wide.site: [outer], conv.site: [one]} for outer, one in zip(outers, windows, strict=True)]
+    ranges = held_ranges([wide, conv], c * RHO, 10**6)
+    assert all(part.by_column for part in ranges)
+    H, norms = kept_energy(parts, ranges, U, c, Alone())
+    linear = torch.cat([torch.einsum("cnti,ntj->cnij", o.left, o.right[0]).flatten(2) for o in outers], dim=1)
+    phi_m = torch.cat([linear, torch.cat([_by_autograd(one) for one in windows], dim=1)], dim=2)
+    C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
+    torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+
+
+def _by_autograd(one: Windows) -> Tensor:
+    """∂⟨g, conv(x)⟩/∂weight, example by example."""  # (c, n, elements)
+    weight = torch.zeros(3, 5, *one.kernel, dtype=torch.float64, requires_grad=True)
+    rows = []
+    for g in one.g:
+        for k in range(len(g)):
+            z = torch.nn.functional.conv2d(one.x[0, k : k + 1], weight, padding=one.padding)
+            rows.append(torch.autograd.grad((z[0] * g[k]).sum(), weight)[0].flatten())
+    return torch.stack(rows).view(len(one.g), len(one.x[0]), -1)
 
 
 @pytest.mark.parametrize("held", [1, RHO * 5, RHO * 12, 10**6])

@@ -50,6 +50,7 @@ class SiteShape:
     row_bytes: int = 0  # to keep what an example's gradient is made from: shared by all outputs,
     output_bytes: int = 0  # and for each output
     group: int = 0  # linear sites of one group have the same left factor, as a weight and its bias
+    columns: int = 0  # of weight[:, …], where a range is best some of these: a convolution's channels, the wider factor
 
 
 @dataclass(frozen=True)
@@ -316,21 +317,23 @@ def _described(site: Site, parts: list[Gradient]) -> SiteShape:
     held = [t for part in parts for t in part.tensors]
     row_bytes = sum(t.numel() * t.element_size() // TRIED for t in held if t.shape[0] == 1 or t.ndim == 2)
     output_bytes = sum(t.numel() * t.element_size() // (2 * TRIED) for t in held if t.shape[0] == 2 and t.ndim > 2)
-    kind, positions, widths, group = "vector", 1, (0, 0), 0
+    kind, positions, widths, group, columns = "vector", 1, (0, 0), 0, 0
     if all(isinstance(part, Outer) for part in parts):
         outers = [part for part in parts if isinstance(part, Outer)]
         kind, positions = "linear", sum(part.left.shape[2] for part in outers)
         widths = (outers[0].left.shape[3], outers[0].right.shape[3])
         group = hash(tuple(place(part.left) for part in outers))
+        columns = widths[1] if len(outers) == 1 and widths[0] < widths[1] else 0
     elif all(isinstance(part, Windows) for part in parts):
         windows = [part for part in parts if isinstance(part, Windows)]
         kind, positions = "convolution", sum(part.g[0, 0, 0].numel() for part in windows)
         widths = (windows[0].g.shape[2], windows[0].row)
+        columns = windows[0].x.shape[2] if len(windows) == windows[0].groups == 1 else 0
     elif all(isinstance(part, Rows) for part in parts):
         tables = [part for part in parts if isinstance(part, Rows)]
         kind, positions = "embedding", sum(part.indices.shape[1] for part in tables)
         widths = (tables[0].num_rows, tables[0].row)
-    return SiteShape(site, size, kind, positions, widths, row_bytes, output_bytes, group)
+    return SiteShape(site, size, kind, positions, widths, row_bytes, output_bytes, group, columns)
 
 
 def _whole(agreed: list[SiteShape], sizes: dict[str, int]) -> list[SiteShape]:

@@ -6,7 +6,7 @@ batches come one by one, C has to wait for the last of them.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,29 +16,53 @@ from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
 from richbll.network.room import Room
-from richbll.network.structure import Gradient, Piece, Rows, summed
+from richbll.network.structure import Gradient, Outer, Piece, Rows, Windows, summed
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
 _SQUARED = 64  # rows of C Cᵀ at a time: what is above them is not computed
-_HELD = 2**20  # elements of C at a time for linear layers: it then stays in fast memory while all batches are added
+_HELD = 2**20  # elements of C at a time: it then stays in fast memory while all batches are added
 _ROWS = 16  # of a weight, at least, where it acts at several positions: its other factor is read anew for every range
+_CHANNELS = 8  # of a convolution's input, at least: products with fewer columns are slow
+_MANY_POSITIONS = 256  # from so many on a convolution's gradients are convolutions again, best with many channels
 
 
 @dataclass(frozen=True)
 class Range:
-    """Elements start … stop of a site."""
+    """Elements start … stop of a site; by column, those of weight[:, start / row : stop / row].
+
+    C does not care about the order of parameters. Some rows of a convolution's weight need windows of its whole input,
+    anew for every range; some channels of the input need the windows of these channels.
+    """
 
     shape: SiteShape
     start: int
     stop: int
+    by_column: bool = False
+
+    @property
+    def row(self) -> int:
+        """Best cut at multiples of this; by column nowhere else."""
+        return max(1, self.shape.size // self.shape.columns if self.by_column else self.shape.widths[1])
 
     def cut(self, most: int) -> list["Range"]:
         """In ranges of at most about `most` elements, at the ends of rows where that is possible."""
-        row = max(1, self.shape.widths[1])
-        step = max(1, most // row) * row if row <= most else max(1, most)
+        step = max(1, most // self.row) * self.row if self.row <= most else max(1, most)
         starts = range(self.start, self.stop, step)
-        return [Range(self.shape, start, min(start + step, self.stop)) for start in starts]
+        return [replace(self, start=start, stop=min(start + step, self.stop)) for start in starts]
+
+    def evenly(self, about: int, most: int) -> list["Range"]:
+        """In ranges of about so many elements, all of about as many rows."""
+        size = self.stop - self.start
+        count = max(1, round(size / max(1, about)))
+        return self.cut(min(most, -(-size // (count * self.row)) * self.row))
+
+    def of(self, uses: list[Gradient]) -> tuple[list[Gradient], int, int]:
+        """Gradients, and which of their elements these are."""
+        first = uses[0]
+        if not self.by_column or not isinstance(first, Outer | Windows):
+            return uses, self.start, self.stop
+        return [first.of_columns(self.start // self.row, self.stop // self.row)], 0, self.stop - self.start
 
 
 def ranges_of(shapes: list[SiteShape], most: int) -> list[Range]:
@@ -47,18 +71,20 @@ def ranges_of(shapes: list[SiteShape], most: int) -> list[Range]:
 
 
 def held_ranges(shapes: list[SiteShape], columns: int, most: int) -> list[Range]:
-    """The same for kept gradients; C has so many columns (c ρ) for every element.
-
-    A convolution's windows are unfolded anew for every range, so it has as few of them as fit.
-    """
-    return [part for shape in shapes for part in ranges_of([shape], _held_elements(shape, columns, most))]
+    """The same for kept gradients; C has so many columns (c ρ) for every element."""
+    return [part for shape in shapes for part in _held(shape, _HELD // columns, most)]
 
 
-def _held_elements(shape: SiteShape, columns: int, most: int) -> int:
-    if shape.kind != "linear":
-        return most
-    least = shape.widths[1] * (_ROWS if shape.positions > 1 else 1)
-    return min(most, max(least, _HELD // columns))
+def _held(shape: SiteShape, about: int, most: int) -> list[Range]:
+    whole = Range(shape, 0, shape.size, by_column=shape.columns > 0)
+    if whole.row > most:  # a part of a column is no range
+        whole = replace(whole, by_column=False)
+    if shape.kind == "linear":
+        return whole.evenly(max(whole.row * (_ROWS if shape.positions > 1 else 1), about), most)
+    if whole.by_column:
+        about *= 4 if shape.positions >= _MANY_POSITIONS else 1
+        return whole.evenly(max(_CHANNELS * whole.row, about), most)
+    return whole.cut(most)  # windows are unfolded anew for every range, so there are as few as fit
 
 
 def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
@@ -81,15 +107,16 @@ def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, room: R
     Gradients are made in the room. A fresh C holds nothing yet, not even zeros: to fill a large one with them costs
     some per cent of a fit.
     """
+    uses, start, stop = part.of(uses)
     (first, *others) = uses
     norms = torch.zeros(len(C), len(U), dtype=torch.float64, device=C.device)
     sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
     if fresh and (sparse or len(C) > 1):
         C.zero_()
     if sparse and isinstance(first, Rows):
-        C += first.product(U, part.start, part.stop).mT
-        return first.squared_norms() if part.start == 0 else norms  # the norm is of all of it
-    pieces = first.pieces(part.start, part.stop, room) if not others else _summed_pieces(uses, part)
+        C += first.product(U, start, stop).mT
+        return first.squared_norms() if start == 0 else norms  # the norm is of all of it
+    pieces = first.pieces(start, stop, room) if not others else _summed_pieces(uses, part)
     for rows, elements, J in pieces:
         if len(C) == 1:
             C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype), beta=0 if fresh and rows.start == 0 else 1)
