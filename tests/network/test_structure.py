@@ -28,7 +28,7 @@ def small_pieces(piece: int, many_positions: int = 256) -> Iterator[None]:
     """Pieces of a few elements, so that every loop goes round several times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structure, "_PIECE", piece)
-        patch.setattr(structure, "_MANY_POSITIONS", many_positions)
+        patch.setattr(structure, "MANY_POSITIONS", many_positions)
         yield
 
 

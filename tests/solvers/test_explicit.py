@@ -60,7 +60,7 @@ def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positio
     """A convolution, unfolded or convolved by few examples, and a linear layer with more inputs than outputs."""
     monkeypatch.setattr(explicit, "_HELD", held)
     monkeypatch.setattr(explicit, "_CHANNELS", 2)
-    monkeypatch.setattr(structure, "_MANY_POSITIONS", many_positions)
+    monkeypatch.setattr(structure, "MANY_POSITIONS", many_positions)
     monkeypatch.setattr(structure, "_CONVOLVED", 300)
     wide = SiteShape(("w", 0), 28, "linear", positions=2, widths=(4, 7), columns=7)
     conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)

@@ -17,7 +17,7 @@ from torch.nn.functional import pad, unfold
 from richbll.network.room import Room
 
 # From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying.
-_MANY_POSITIONS = 256
+MANY_POSITIONS = 256
 
 
 # Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
@@ -240,7 +240,7 @@ class Windows:
         return Outer(self.g.flatten(3).mT, columns.mT)
 
     def _is_unfolded(self) -> bool:
-        return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < _MANY_POSITIONS
+        return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < MANY_POSITIONS
 
     def _columns(self, x: Tensor) -> Tensor:
         """Windows of x at the positions of g."""  # (n, d_x · kernel, T)

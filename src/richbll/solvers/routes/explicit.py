@@ -16,7 +16,7 @@ from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
 from richbll.network.room import Room
-from richbll.network.structure import Gradient, Outer, Piece, Rows, Windows, summed
+from richbll.network.structure import MANY_POSITIONS, Gradient, Outer, Piece, Rows, Windows, summed
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
@@ -24,7 +24,6 @@ _SQUARED = 64  # rows of C Cᵀ at a time: what is above them is not computed
 _HELD = 2**20  # elements of C at a time: it then stays in fast memory while all batches are added
 _ROWS = 16  # of a weight, at least, where it acts at several positions: its other factor is read anew for every range
 _CHANNELS = 8  # of a convolution's input, at least: products with fewer columns are slow
-_MANY_POSITIONS = 256  # from so many on a convolution's gradients are convolutions again, best with many channels
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _held(shape: SiteShape, about: int, most: int) -> list[Range]:
     if shape.kind == "linear":
         return whole.evenly(max(whole.row * (_ROWS if shape.positions > 1 else 1), about), most)
     if whole.by_column:
-        about *= 4 if shape.positions >= _MANY_POSITIONS else 1
+        about *= 4 if shape.positions >= MANY_POSITIONS else 1  # gradients are then convolutions, best of many channels
         return whole.evenly(max(_CHANNELS * whole.row, about), most)
     return whole.cut(most)  # windows are unfolded anew for every range, so there are as few as fit
 
