@@ -9,7 +9,7 @@ from torch import Tensor
 from richbll.network import structure
 from richbll.network.ranks import Alone
 from richbll.network.records import SiteShape
-from richbll.network.structure import Outer, Windows
+from richbll.network.structure import Dense, Outer, Windows
 from richbll.solvers.routes import explicit
 from richbll.solvers.routes.explicit import held_ranges, kept_energy
 
@@ -25,30 +25,32 @@ def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
     monkeypatch.setattr(explicit, "_ROWS", 3)
     linear = SiteShape(("w", 0), 40, "linear", widths=(8, 5))
     others = [SiteShape((kind, 0), 40, kind, widths=(8, 5)) for kind in ("convolution", "vector", "general")]
-    found = held_ranges([linear, *others], columns=6, most=100)
+    found = held_ranges([linear, *others], directions=6, most=100)
     cut = [(part.start, part.stop) for part in found if part.shape is linear]
     assert cut == [(start, start + 10) for start in range(0, 40, 10)]  # whole rows of 5, at most 60 / 6 elements
     assert [(part.start, part.stop) for part in found if part.shape is not linear] == [(0, 40)] * 3
-    assert all(part.stop - part.start <= 5 for part in held_ranges([linear, *others], columns=6, most=5))
-    assert len(held_ranges([linear], columns=1000, most=100)) == 8  # never less than a row, which would be formed anew
+    assert all(part.stop - part.start <= 5 for part in held_ranges([linear, *others], directions=6, most=5))
+    assert (
+        len(held_ranges([linear], directions=1000, most=100)) == 8
+    )  # never less than a row, which would be formed anew
     many = replace(linear, positions=7)
-    assert [part.stop - part.start for part in held_ranges([many], columns=1000, most=100)] == [15, 15, 10]
+    assert [part.stop - part.start for part in held_ranges([many], directions=1000, most=100)] == [15, 15, 10]
 
 
 def test_ranges_by_column_are_whole_columns_of_about_one_size(monkeypatch) -> None:
     monkeypatch.setattr(explicit, "_CHANNELS", 2)
     weight = SiteShape(("w", 0), 16 * 9 * 30, "convolution", positions=64, widths=(16, 30 * 9), columns=30)
     row = 16 * 9
-    cut = held_ranges([weight], columns=1, most=10**6)
+    cut = held_ranges([weight], directions=1, most=10**6)
     assert [(part.start, part.stop) for part in cut] == [(0, weight.size)]
     monkeypatch.setattr(explicit, "_HELD", 4 * row)
-    assert [part.stop - part.start for part in held_ranges([weight], columns=1, most=10**6)] == [4 * row] * 7 + [
+    assert [part.stop - part.start for part in held_ranges([weight], directions=1, most=10**6)] == [4 * row] * 7 + [
         2 * row
     ]
     many = replace(weight, positions=256)  # convolved: fewer ranges
-    assert [part.stop - part.start for part in held_ranges([many], columns=1, most=10**6)] == [15 * row] * 2
-    assert {part.stop - part.start for part in held_ranges([weight], columns=100, most=10**6)} == {2 * row}
-    small = held_ranges([weight], columns=1, most=row - 1)  # a column does not fit: rows, or parts of them
+    assert [part.stop - part.start for part in held_ranges([many], directions=1, most=10**6)] == [15 * row] * 2
+    assert {part.stop - part.start for part in held_ranges([weight], directions=100, most=10**6)} == {2 * row}
+    small = held_ranges([weight], directions=1, most=row - 1)  # a column does not fit: rows, or parts of them
     assert not any(part.by_column for part in small)
     assert sum(part.stop - part.start for part in small) == weight.size
 
@@ -61,6 +63,7 @@ def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positio
     monkeypatch.setattr(explicit, "_HELD", held)
     monkeypatch.setattr(explicit, "_CHANNELS", 2)
     monkeypatch.setattr(structure, "MANY_POSITIONS", many_positions)
+    monkeypatch.setattr(explicit, "MANY_POSITIONS", many_positions)
     monkeypatch.setattr(structure, "_CONVOLVED", 300)
     wide = SiteShape(("w", 0), 28, "linear", positions=2, widths=(4, 7), columns=7)
     conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)
@@ -74,6 +77,32 @@ def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positio
     H, norms = kept_energy(parts, ranges, U, c, Alone())
     linear = torch.cat([torch.einsum("cnti,ntj->cnij", o.left, o.right[0]).flatten(2) for o in outers], dim=1)
     phi_m = torch.cat([linear, torch.cat([_by_autograd(one) for one in windows], dim=1)], dim=2)
+    C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
+    torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_gradients_without_a_rule_are_taken_by_column_too(c: int, monkeypatch) -> None:
+    """Rules may stop to hold on the way: what comes then is dense, and meets the same ranges."""
+    monkeypatch.setattr(explicit, "_HELD", RHO * 4)
+    monkeypatch.setattr(explicit, "_CHANNELS", 1)
+    wide = SiteShape(("w", 0), 28, "linear", widths=(4, 7), columns=7)
+    conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)
+    ranges = held_ranges([wide, conv], c * RHO, 10**6)
+    assert len(ranges) > 4
+    assert all(part.by_column for part in ranges)
+    outer = Outer(randn(c, 4, 2, 4), randn(1, 4, 2, 7))
+    windows = Windows(randn(1, 4, 5, 4, 6), randn(c, 4, 3, 3, 6), (2, 3), (1, 1), (1, 1), 1, (0, 1))
+    later = randn(c, 3, 28), randn(c, 3, 90)
+    parts = [
+        {wide.site: [outer], conv.site: [windows]},
+        {wide.site: [Dense(later[0])], conv.site: [Dense(later[1])]},
+    ]
+    U = [randn(4, RHO), randn(3, RHO)]
+    H, norms = kept_energy(parts, ranges, U, c, Alone())
+    early = torch.einsum("cnti,ntj->cnij", outer.left, outer.right[0]).flatten(2), _by_autograd(windows)
+    phi_m = torch.cat([torch.cat(early, dim=2), torch.cat(later, dim=2)], dim=1)
     C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)

@@ -68,6 +68,7 @@ def _largest(alike: Sequence[SiteShape], group: int) -> SiteShape:
         positions=max(shape.positions for shape in alike),
         row_bytes=max(shape.row_bytes for shape in alike),
         output_bytes=max(shape.output_bytes for shape in alike),
+        columns=min(shape.columns for shape in alike),  # none where a process uses the weight several times
         group=group,
     )
 

@@ -22,8 +22,8 @@ MANY_POSITIONS = 256
 
 # Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
 _PIECE = 2**22
-# Elements of x and g together for which a grouped convolution stays in them: with four times as many it took 1.7 times
-# as long for each.
+# Elements of x and g together with which a grouped convolution stays in the caches: with four times as many it took 1.7
+# times as long for each.
 _CONVOLVED = 2**20
 
 Piece = tuple[slice, slice, Tensor]  # examples, elements, and their gradients (c, n', elements)
