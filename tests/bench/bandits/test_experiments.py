@@ -67,7 +67,9 @@ def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None
     assert experiment.tables([]) == []
 
 
-SEVERAL = {"no_average": 2, "seldom": 2, "standardised": 2, "paper_schedule": 8, "paper": 11}  # what their titles say
+METHODS = ("rich_bll", "bll")
+PAIRS = {name: 2 for name in wheel_why.MENU if name.count("_") == 3}  # ridge and prior
+SEVERAL = PAIRS | {"no_average": 2, "seldom": 2, "standardised": 2, "paper_schedule": 8, "paper": 11}  # what their titles say
 
 
 def flat(rule: object) -> dict[str, object]:
@@ -87,17 +89,27 @@ def test_a_variant_changes_one_thing_or_says_so(name: str) -> None:
         assert len(changed) == SEVERAL.get(name, 1), changed
 
 
-def test_the_chosen_prior_variances_are_those_of_the_menu() -> None:
-    menu = {wheel_why.VARIANTS[name][1].prior_variance for name in ("base", "prior_1", "prior_3", "prior_100")}
-    assert menu == {1.0, 3.0, 10.0, 100.0}
-    assert {RICH_BLL.prior_variance, BLL.prior_variance} <= menu
-    assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance) == RICH_BLL  # and nothing else differs
+def test_the_menu_has_every_pair_and_bll_only_the_prior_variances() -> None:
+    assert len(wheel_why.MENU) == 12
+    pairs = {(rule.prior_variance, rule.ridge) for _, rule in wheel_why.MENU.values()}
+    assert pairs == {(prior, ridge) for prior in (1.0, 3.0, 10.0, 100.0) for ridge in (1e-2, 1.0, 100.0)}
+    jobs = wheel_why.experiment.jobs(Size(2))
+    seeds = {method: {(j.settings["variant"], *j.seeds) for j in jobs if j.methods == (method,)} for method in METHODS}
+    for name in wheel_why.MENU:
+        assert {(name, 1000 + k) for k in range(4)} <= seeds["rich_bll"]
+    assert {name for name, _ in seeds["bll"]} == set(wheel_why.VARIANTS) - {
+        name for name in wheel_why.MENU if name.startswith("ridge_") and name != "ridge_1"
+    }
+    assert ("no_restart", 1002) not in seeds["rich_bll"]
 
 
-def test_the_prior_variances_are_the_best_on_record() -> None:
+def test_the_rules_are_the_best_of_the_menu_on_record() -> None:
+    assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance, ridge=RICH_BLL.ridge) == RICH_BLL
     records = Records(Path(__file__).parents[3] / "records").read("wheel-why")
     (table,) = wheel_why.experiment.tables(records)
-    names = ("base", "prior_1", "prior_3", "prior_100")
-    for rule, method in ((RICH_BLL, "rich_bll"), (BLL, "bll")):
+    plain = [wheel_why.menu_name(prior) for prior in wheel_why.PRIORS]
+    for rule, method, names in ((RICH_BLL, "rich_bll", list(wheel_why.MENU)), (BLL, "bll", plain)):
+        assert {table.cell(name, f"{method}/mean").count for name in names} == {12}  # three difficulties, four seeds
         best = min(names, key=lambda name: table.cell(name, f"{method}/mean").mean)
-        assert wheel_why.VARIANTS[best][1].prior_variance == rule.prior_variance
+        chosen = wheel_why.VARIANTS[best][1]
+        assert (chosen.prior_variance, chosen.ridge) == (rule.prior_variance, rule.ridge)
