@@ -11,5 +11,6 @@ from richbll_bench.bandits.last_layer import LastLayerRule
 from richbll_bench.bandits.noise import NoiseRule
 
 BASE = LastLayerRule(prior_variance=10.0, noise=NoiseRule("local", scale=10_000.0))
-RICH_BLL = replace(BASE, prior_variance=3.0, ridge=100.0)
+RICH_PAIR = replace(BASE, prior_variance=3.0, ridge=100.0)
+RICH_BLL = RICH_PAIR
 BLL = replace(BASE, prior_variance=10.0, enrich=False)
