@@ -1,9 +1,9 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
 Runs are compared by the logarithm of their regret, so that hard and easy difficulties count alike; a table has the
-geometric mean over difficulties and seeds. BLL takes the τ² of {1, 3, 10, 100} that has the lowest one, Rich-BLL the pair
-of such a τ² and of a ridge of {1e-2, 1, 100} (`bandits.chosen`). These are the menu, which has twice the seeds of the
-other variants. The seeds begin at 1000: none is one of the table's.
+geometric mean over difficulties and seeds. BLL takes the τ² of {1, 3, 10, 100} that has the lowest one, Rich-BLL the
+pair of such a τ² and of a ridge of {1e-2, 1, 100} (`bandits.chosen`). These are the menu, which has twice the seeds of
+the other variants. The seeds begin at 1000: none is one of the table's.
 """
 
 import math

@@ -9,10 +9,10 @@ import pytest
 
 from richbll_bench import experiments
 from richbll_bench.bandits import agents
-from richbll_bench.bandits.chosen import BLL, RICH_BLL
+from richbll_bench.bandits.chosen import BLL, RICH_BLL, RICH_PAIR
 from richbll_bench.engine import run
 from richbll_bench.experiment import Size
-from richbll_bench.experiments import wheel, wheel_why
+from richbll_bench.experiments import wheel, wheel_rate, wheel_why
 from richbll_bench.records import Key, Records, new_record
 from richbll_bench.tables import markdown
 
@@ -69,7 +69,35 @@ def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None
 
 METHODS = ("rich_bll", "bll")
 PAIRS = {name: 2 for name in wheel_why.MENU if name.count("_") == 3}  # ridge and prior
-SEVERAL = PAIRS | {"no_average": 2, "seldom": 2, "standardised": 2, "paper_schedule": 8, "paper": 11}  # what their titles say
+
+
+def test_a_tiny_rate(tmp_path: Path) -> None:
+    experiment, records = experiments.load("wheel-rate"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True), records, progress=False) == 3
+    (table,) = experiment.tables(records.read("wheel-rate"))
+    assert [row.name for row in table.rows] == ["decay_0.25", "decay_0.5", "decay_1"]
+    assert experiment.tables([]) == []
+    jobs = experiment.jobs(Size(2))
+    assert {seed for job in jobs for seed in job.seeds} == {1000, 1001}
+    assert {job.settings["contexts"] for job in jobs} == {wheel.HORIZON}
+
+
+def test_the_rate_is_the_best_on_record() -> None:
+    records = Records(Path(__file__).parents[3] / "records").read("wheel-rate")
+    (table,) = wheel_rate.experiment.tables(records)
+    means = {decay: table.cell(wheel_rate.method(decay), "mean") for decay in wheel_rate.DECAYS}
+    assert {cell.count for cell in means.values()} == {6}  # three difficulties, two seeds
+    assert min(means, key=lambda decay: means[decay].mean) == RICH_BLL.schedule.decay == BLL.schedule.decay
+    assert replace(RICH_BLL, schedule=RICH_PAIR.schedule) == RICH_PAIR
+
+
+SEVERAL = PAIRS | {
+    "no_average": 2,
+    "seldom": 2,
+    "standardised": 2,
+    "paper_schedule": 8,
+    "paper": 11,
+}  # what their titles say
 
 
 def flat(rule: object) -> dict[str, object]:
