@@ -13,6 +13,6 @@ from richbll_bench.bandits.noise import NoiseRule
 
 BASE = LastLayerRule(prior_variance=10.0, noise=NoiseRule("local", scale=10_000.0))
 RICH_PAIR = replace(BASE, prior_variance=3.0, ridge=100.0)
-_SCHEDULE = replace(BASE.schedule, decay=1.0)
-RICH_BLL = replace(RICH_PAIR, schedule=_SCHEDULE)
-BLL = replace(BASE, prior_variance=10.0, enrich=False, schedule=_SCHEDULE)
+SCHEDULE = replace(BASE.schedule, decay=1.0)
+RICH_BLL = replace(RICH_PAIR, schedule=SCHEDULE)
+BLL = replace(BASE, prior_variance=10.0, enrich=False, schedule=SCHEDULE)
