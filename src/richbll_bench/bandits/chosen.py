@@ -12,6 +12,8 @@ from richbll_bench.bandits.last_layer import LastLayerRule
 from richbll_bench.bandits.noise import NoiseRule
 
 BASE = LastLayerRule(prior_variance=10.0, noise=NoiseRule("local", scale=10_000.0))
+FIRST_RICH_BLL = replace(BASE, prior_variance=3.0)  # before ridge and rate were chosen: a first table was played so
+FIRST_BLL = replace(BASE, prior_variance=100.0, enrich=False)
 RICH_PAIR = replace(BASE, prior_variance=3.0, ridge=100.0)
 SCHEDULE = replace(BASE.schedule, decay=1.0)
 RICH_BLL = replace(RICH_PAIR, schedule=SCHEDULE)

@@ -9,7 +9,8 @@ import pytest
 
 from richbll_bench import experiments
 from richbll_bench.bandits import agents
-from richbll_bench.bandits.chosen import BLL, RICH_BLL, RICH_PAIR
+from richbll_bench.bandits.agent import fingerprint
+from richbll_bench.bandits.chosen import BLL, FIRST_BLL, FIRST_RICH_BLL, RICH_BLL, RICH_PAIR
 from richbll_bench.engine import run
 from richbll_bench.experiment import Size
 from richbll_bench.experiments import wheel, wheel_rate, wheel_why
@@ -55,6 +56,20 @@ def test_pairs_are_compared(tmp_path: Path) -> None:
     pairs = next(table for table in wheel.experiment.tables(records) if table.name == "paired")
     assert pairs.rows[0].cells[0].mean == pytest.approx(-1)
     assert wheel.experiment.tables(records[6:]) == []
+
+
+def test_rules_that_were_played_before_have_a_table_of_their_own() -> None:
+    rules = {"rich_bll": (RICH_BLL, FIRST_RICH_BLL), "bll": (BLL, FIRST_BLL)}
+    records = [
+        new_record(Key("wheel", "wheel_0.9", name, 0), {"rule": fingerprint(rule)}, {"regret": regret}, 1.0)
+        for name, pair in rules.items()
+        for regret, rule in enumerate((*pair, "of nobody"), start=1)
+    ]
+    tables = {table.name: table for table in wheel.experiment.tables(records)}
+    assert [row.title for row in tables["earlier"].rows] == ["Rich-BLL, τ² = 3, ridge 1e-2", "NNGP (BLL), τ² = 100"]
+    assert [row.cells[2].mean for row in tables["earlier"].rows] == [2, 2]
+    now = [record for record in records if record.metrics["regret"] == 1]
+    assert "earlier" not in {table.name for table in wheel.experiment.tables(now)}
 
 
 def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None:
