@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from richbll_bench.bandits import agents
-from richbll_bench.bandits.agent import Kind
+from richbll_bench.bandits.agent import Kind, fingerprint
+from richbll_bench.bandits.chosen import BASE, FIRST_BLL, FIRST_RICH_BLL
 from richbll_bench.bandits.playing import play
 from richbll_bench.bandits.wheel import NUM_ARMS, Wheel
 from richbll_bench.experiment import Experiment, Figure, Job, Size
@@ -31,6 +32,13 @@ HORIZON, SHORT, TINY = 80_000, 16_000, 75
 MAIN = ("rich_bll", "rich_bll_s", "bll")  # ten seeds; five for the others
 _FEWER_SEEDS = 5
 _COMPARED = (("rich_bll", "bll"), ("rich_bll_s", "bll"), ("rich_bll", "vbll"))
+_EARLIER = {  # rules that agents have had before; their records stay
+    fingerprint(FIRST_RICH_BLL): "Rich-BLL, τ² = 3, ridge 1e-2",
+    fingerprint(replace(FIRST_RICH_BLL, posterior_rows=2048)): "Rich-BLL (S), τ² = 3, ridge 1e-2",
+    fingerprint(("sampler", FIRST_RICH_BLL)): "Rich-BLL, by ThompsonSampler, τ² = 3, ridge 1e-2",
+    fingerprint(FIRST_BLL): "NNGP (BLL), τ² = 100",
+    fingerprint(BASE.schedule): "VBLL",
+}
 _MORE: tuple[tuple[str, str, Better | None, int], ...] = (
     (f"regret_{SHORT}", f"Cumulative regret after {SHORT:,} contexts, the horizon of the paper's text", "lower", 2),
     (
@@ -110,8 +118,8 @@ def _current(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.settings["rule"] == known.get(record.key.method)]
 
 
-def _tables(records: Sequence[Record]) -> list[Table]:
-    if not (records := _current(records)):
+def _tables(everything: Sequence[Record]) -> list[Table]:
+    if not (records := _current(everything)):
         return []
     paper = paper_table("wheel_bandit")
     found = [beside(ours(records, paper, extra=_others(records)), paper)]
@@ -123,12 +131,31 @@ def _tables(records: Sequence[Record]) -> list[Table]:
         for first, second in _COMPARED
         for delta in DELTAS
     ]
-    found += [*comparison_tables(pairs, decimals=3), *_over_all(records)]
+    found += [*comparison_tables(pairs, decimals=3), *_over_all(records), *_earlier(everything)]
     for metric, title, better, decimals in _MORE:
         if any(metric in record.metrics for record in records):
             columns = tuple(replace(c, metric=metric, better=better, decimals=decimals) for c in paper.columns)
             found.append(_of_columns(records, paper, f"wheel_{metric}", title, columns))
     return found
+
+
+def _earlier(records: Sequence[Record]) -> list[Table]:
+    """What agents have lost by rules that they no longer play."""
+    current = {id(record) for record in _current(records)}
+    found: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        title = _EARLIER.get(record.settings["rule"])
+        if id(record) not in current and title is not None:
+            found.setdefault(title, {}).setdefault(record.key.dataset, []).append(record.metrics["regret"])
+    rows = tuple(
+        Row(title, title, 0, tuple(summary(of[dataset(delta)]) if dataset(delta) in of else None for delta in DELTAS))
+        for title, of in found.items()
+    )
+    columns = tuple(
+        Column(f"{delta:g}", f"δ = {delta:g}", dataset(delta), "regret", "lower", decimals=2) for delta in DELTAS
+    )
+    note = "The first table: a rate that falls as N^(-1/4) for all, and no ridge to choose. The contexts are the same."
+    return [Table("earlier", "Rules that were played before", columns, rows, (note,))] if rows else []
 
 
 def _over_all(records: Sequence[Record]) -> list[Table]:

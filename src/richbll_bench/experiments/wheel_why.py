@@ -1,8 +1,9 @@
 """Why the wheel's numbers are what they are: one choice changed at a time, for Rich-BLL and BLL, on other seeds.
 
 Runs are compared by the logarithm of their regret, so that hard and easy difficulties count alike; a table has the
-geometric mean over difficulties and seeds. Rich-BLL and BLL each take the τ² of {1, 3, 10, 100} that has the lowest one
-(`bandits.chosen`). The seeds begin at 1000: none is one of the table's.
+geometric mean over difficulties and seeds. BLL takes the τ² of {1, 3, 10, 100} that has the lowest one, Rich-BLL the
+pair of such a τ² and of a ridge of {1e-2, 1, 100} (`bandits.chosen`). These are the menu, which has twice the seeds of
+the other variants. The seeds begin at 1000: none is one of the table's.
 """
 
 import math
@@ -25,10 +26,24 @@ NAME = "wheel-why"
 DELTAS = (0.5, 0.95, 0.99)
 FIRST_SEED, HORIZON = 1000, 8_000
 METHODS = {"rich_bll": "Rich-BLL", "bll": "BLL"}
+PRIORS = (1.0, 3.0, 10.0, 100.0)
+RIDGES = (1e-2, 1.0, 100.0)
+
+
+def menu_name(prior_variance: float, ridge: float = BASE.ridge) -> str:
+    """The variant that plays this pair."""
+    parts = [f"ridge_{ridge:g}"] if ridge != BASE.ridge else []
+    parts += [f"prior_{prior_variance:g}"] if prior_variance != BASE.prior_variance else []
+    return "_".join(parts) or "base"
 
 
 def _schedule(**changes: Any) -> LastLayerRule:
     return replace(BASE, schedule=replace(BASE.schedule, **changes))
+
+
+def _pair(prior_variance: float, ridge: float) -> tuple[str, LastLayerRule]:
+    title = f"ridge {ridge:g}, τ² = {prior_variance:g}"
+    return title, replace(BASE, prior_variance=prior_variance, ridge=ridge)
 
 
 VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
@@ -59,6 +74,9 @@ VARIANTS: dict[str, tuple[str, LastLayerRule]] = {
         replace(BASE, schedule=PAPER, noise=NoiseRule("rolling"), prior_variance=1.0),
     ),
 }
+MENU = {menu_name(prior, ridge): _pair(prior, ridge) for ridge in RIDGES for prior in PRIORS}
+_RICH_ALONE = set(MENU) - set(VARIANTS)  # a ridge is nothing to BLL
+VARIANTS |= {name: pair for name, pair in MENU.items() if name not in VARIANTS}
 
 
 def run(job: Job) -> list[Record]:
@@ -85,8 +103,14 @@ def _jobs(size: Size) -> list[Job]:
         for variant in (list(VARIANTS)[:2] if size.tiny else VARIANTS)
         for delta in (DELTAS[:1] if size.tiny else DELTAS)
         for method in METHODS
-        for seed in range(FIRST_SEED, FIRST_SEED + size.num_seeds)
+        if method == "rich_bll" or variant not in _RICH_ALONE
+        for seed in range(FIRST_SEED, FIRST_SEED + _num_seeds(size, variant, method))
     ]
+
+
+def _num_seeds(size: Size, variant: str, method: str) -> int:
+    is_on_menu = variant in MENU and (method == "rich_bll" or VARIANTS[variant][1].ridge == BASE.ridge)
+    return size.num_seeds * (2 if is_on_menu and not size.tiny else 1)
 
 
 def _now(variant: str) -> str | None:

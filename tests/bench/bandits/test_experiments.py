@@ -9,10 +9,11 @@ import pytest
 
 from richbll_bench import experiments
 from richbll_bench.bandits import agents
-from richbll_bench.bandits.chosen import BLL, RICH_BLL
+from richbll_bench.bandits.agent import fingerprint
+from richbll_bench.bandits.chosen import BLL, FIRST_BLL, FIRST_RICH_BLL, RICH_BLL, RICH_PAIR
 from richbll_bench.engine import run
 from richbll_bench.experiment import Size
-from richbll_bench.experiments import wheel, wheel_why
+from richbll_bench.experiments import wheel, wheel_rate, wheel_why
 from richbll_bench.records import Key, Records, new_record
 from richbll_bench.tables import markdown
 
@@ -57,6 +58,20 @@ def test_pairs_are_compared(tmp_path: Path) -> None:
     assert wheel.experiment.tables(records[6:]) == []
 
 
+def test_rules_that_were_played_before_have_a_table_of_their_own() -> None:
+    rules = {"rich_bll": (RICH_BLL, FIRST_RICH_BLL), "bll": (BLL, FIRST_BLL)}
+    records = [
+        new_record(Key("wheel", "wheel_0.9", name, 0), {"rule": fingerprint(rule)}, {"regret": regret}, 1.0)
+        for name, pair in rules.items()
+        for regret, rule in enumerate((*pair, "of nobody"), start=1)
+    ]
+    tables = {table.name: table for table in wheel.experiment.tables(records)}
+    assert [row.title for row in tables["earlier"].rows] == ["Rich-BLL, τ² = 3, ridge 1e-2", "NNGP (BLL), τ² = 100"]
+    assert [row.cells[2].mean for row in tables["earlier"].rows] == [2, 2]
+    now = [record for record in records if record.metrics["regret"] == 1]
+    assert "earlier" not in {table.name for table in wheel.experiment.tables(now)}
+
+
 def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None:
     experiment, records = experiments.load("wheel-why"), Records(tmp_path)
     assert run(experiment, Size(1, tiny=True), records, progress=False) == 4
@@ -67,7 +82,37 @@ def test_a_tiny_why_on_seeds_that_the_table_does_not_use(tmp_path: Path) -> None
     assert experiment.tables([]) == []
 
 
-SEVERAL = {"no_average": 2, "seldom": 2, "standardised": 2, "paper_schedule": 8, "paper": 11}  # what their titles say
+METHODS = ("rich_bll", "bll")
+PAIRS = {name: 2 for name in wheel_why.MENU if name.count("_") == 3}  # ridge and prior
+
+
+def test_a_tiny_rate(tmp_path: Path) -> None:
+    experiment, records = experiments.load("wheel-rate"), Records(tmp_path)
+    assert run(experiment, Size(1, tiny=True), records, progress=False) == 3
+    (table,) = experiment.tables(records.read("wheel-rate"))
+    assert [row.name for row in table.rows] == ["decay_0.25", "decay_0.5", "decay_1"]
+    assert experiment.tables([]) == []
+    jobs = experiment.jobs(Size(2))
+    assert {seed for job in jobs for seed in job.seeds} == {1000, 1001}
+    assert {job.settings["contexts"] for job in jobs} == {wheel.HORIZON}
+
+
+def test_the_rate_is_the_best_on_record() -> None:
+    records = Records(Path(__file__).parents[3] / "records").read("wheel-rate")
+    (table,) = wheel_rate.experiment.tables(records)
+    means = {decay: table.cell(wheel_rate.method(decay), "mean") for decay in wheel_rate.DECAYS}
+    assert {cell.count for cell in means.values()} == {6}  # three difficulties, two seeds
+    assert min(means, key=lambda decay: means[decay].mean) == RICH_BLL.schedule.decay == BLL.schedule.decay
+    assert replace(RICH_BLL, schedule=RICH_PAIR.schedule) == RICH_PAIR
+
+
+SEVERAL = PAIRS | {
+    "no_average": 2,
+    "seldom": 2,
+    "standardised": 2,
+    "paper_schedule": 8,
+    "paper": 11,
+}  # what their titles say
 
 
 def flat(rule: object) -> dict[str, object]:
@@ -87,17 +132,27 @@ def test_a_variant_changes_one_thing_or_says_so(name: str) -> None:
         assert len(changed) == SEVERAL.get(name, 1), changed
 
 
-def test_the_chosen_prior_variances_are_those_of_the_menu() -> None:
-    menu = {wheel_why.VARIANTS[name][1].prior_variance for name in ("base", "prior_1", "prior_3", "prior_100")}
-    assert menu == {1.0, 3.0, 10.0, 100.0}
-    assert {RICH_BLL.prior_variance, BLL.prior_variance} <= menu
-    assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance) == RICH_BLL  # and nothing else differs
+def test_the_menu_has_every_pair_and_bll_only_the_prior_variances() -> None:
+    assert len(wheel_why.MENU) == 12
+    pairs = {(rule.prior_variance, rule.ridge) for _, rule in wheel_why.MENU.values()}
+    assert pairs == {(prior, ridge) for prior in (1.0, 3.0, 10.0, 100.0) for ridge in (1e-2, 1.0, 100.0)}
+    jobs = wheel_why.experiment.jobs(Size(2))
+    seeds = {method: {(j.settings["variant"], *j.seeds) for j in jobs if j.methods == (method,)} for method in METHODS}
+    for name in wheel_why.MENU:
+        assert {(name, 1000 + k) for k in range(4)} <= seeds["rich_bll"]
+    assert {name for name, _ in seeds["bll"]} == set(wheel_why.VARIANTS) - {
+        name for name in wheel_why.MENU if name.startswith("ridge_") and name != "ridge_1"
+    }
+    assert ("no_restart", 1002) not in seeds["rich_bll"]
 
 
-def test_the_prior_variances_are_the_best_on_record() -> None:
+def test_the_rules_are_the_best_of_the_menu_on_record() -> None:
+    assert replace(BLL, enrich=True, prior_variance=RICH_BLL.prior_variance, ridge=RICH_BLL.ridge) == RICH_BLL
     records = Records(Path(__file__).parents[3] / "records").read("wheel-why")
     (table,) = wheel_why.experiment.tables(records)
-    names = ("base", "prior_1", "prior_3", "prior_100")
-    for rule, method in ((RICH_BLL, "rich_bll"), (BLL, "bll")):
+    plain = [wheel_why.menu_name(prior) for prior in wheel_why.PRIORS]
+    for rule, method, names in ((RICH_BLL, "rich_bll", list(wheel_why.MENU)), (BLL, "bll", plain)):
+        assert {table.cell(name, f"{method}/mean").count for name in names} == {12}  # three difficulties, four seeds
         best = min(names, key=lambda name: table.cell(name, f"{method}/mean").mean)
-        assert wheel_why.VARIANTS[best][1].prior_variance == rule.prior_variance
+        chosen = wheel_why.VARIANTS[best][1]
+        assert (chosen.prior_variance, chosen.ridge) == (rule.prior_variance, rule.ridge)

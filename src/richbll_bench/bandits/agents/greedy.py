@@ -4,4 +4,6 @@ from richbll_bench.bandits.agent import Kind
 from richbll_bench.bandits.neural import Neural
 from richbll_bench.bandits.training import Schedule
 
-kind = Kind("Greedy", "The network of Rich-BLL, without draws.", Neural, cost=0.7, rule=Schedule())
+_SOURCE = "The network of Rich-BLL, without draws; its rate falls as NeuralLinear's."
+
+kind = Kind("Greedy", _SOURCE, Neural, cost=0.7, rule=Schedule())

@@ -65,7 +65,8 @@ def _diagonal(width: int, rows: Rows) -> Tensor:
 
 kind = Kind(
     "NTK-GP on a subset",
-    "256 rows, new in every phase; τ² = 1, every arm drawn by itself, inverse-gamma noise with the b₀ of Rich-BLL.",
+    "256 rows, new in every phase; τ² = 1, every arm drawn by itself, inverse-gamma noise with the b₀ of Rich-BLL; "
+    "its rate falls as that of NeuralLinear.",
     SubsetNTKGP,
     cost=1.2,
     rule=BASE,

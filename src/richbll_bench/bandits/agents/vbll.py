@@ -1,9 +1,12 @@
 """VBLL: a variational last layer for the network of all arms, trained with it; rewards are drawn from q(w)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from richbll_bench.bandits.agent import Kind
+from richbll_bench.bandits.chosen import SCHEDULE
 from richbll_bench.bandits.neural import Neural
 from richbll_bench.bandits.training import Learner, Schedule
 from richbll_bench.bandits.variational import Variational
@@ -12,8 +15,8 @@ from richbll_bench.bandits.variational import Variational
 class Vbll(Neural):
     """One function of q(w) for all arms of a context; the schedule of the other agents, with the ELBO for a loss."""
 
-    def __init__(self, seed: int, num_features: int, num_arms: int) -> None:
-        super().__init__(seed, num_features, num_arms)
+    def __init__(self, seed: int, num_features: int, num_arms: int, schedule: Schedule | None = None) -> None:
+        super().__init__(seed, num_features, num_arms, schedule)
         num_inputs = num_features + num_arms
         self.variational = Learner(
             lambda seed: Variational(num_inputs, seed), Variational.train_on, seed, self.schedule
@@ -40,7 +43,7 @@ kind = Kind(
     "Harrison et al. (2024): the objective, prior and first values of vbll 0.4's Regression on the action-conditioned "
     "network; trained as for Rich-BLL, where a new network takes over by the square of its mean; noise learned from 1 "
     "on. Nothing of it was chosen on the wheel.",
-    Vbll,
+    partial(Vbll, schedule=SCHEDULE),
     cost=1.5,
-    rule=Schedule(),
+    rule=SCHEDULE,
 )
