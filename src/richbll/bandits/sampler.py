@@ -31,7 +31,8 @@ class ThompsonSampler:
             actions and their number that gives the inputs of a model with one output, such as `bandits.with_action`.
         train: what trains the model, called with the model, a function (contexts, actions) → rewards, and all contexts,
             actions and rewards so far. Default: `bandits.fit_network`.
-        every, growth: how often it learns.
+        every: it learns after so many rewards,
+        growth: or after this part of all rewards so far, when that is more.
         restart: with 1.5, the weights go back to where they were at first whenever there are 1.5 times the rows of the
             last time. A network that is trained on and on from its first few rewards can stay worse than a new one.
         first_pulls: how often each action is played before anything is drawn.
