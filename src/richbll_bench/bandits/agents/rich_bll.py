@@ -8,8 +8,8 @@ from richbll_bench.bandits.last_layer import LastLayer
 
 kind = Kind(
     "Rich-BLL",
-    "The posterior of all rows, its projection from 512; the noise differs from place to place. τ², the noise's prior "
-    "and the training were chosen on the wheel, with other seeds.",
+    "The posterior of all rows, its projection from 512; the noise differs from place to place. τ², ridge, the noise's "
+    "prior and the training were chosen on the wheel, with other seeds.",
     partial(LastLayer, rule=RICH_BLL),
     rule=RICH_BLL,
 )
