@@ -27,6 +27,7 @@ from yards import one_yard
 
 from richbll import RichBLL
 
+LEAST_SPEEDUP = 1.7
 
 def worker(network: str, solver: str, repeats: int, quick: bool, out: Path) -> None:
     """One rank, started by torchrun; rank 0 writes what was found."""
@@ -133,6 +134,8 @@ def main() -> None:
     recording.write(out, ("network", "solver", "ranks"), rows, command="python benchmarks/ranks.py")
     if not all(row["has_all_data"] for row in rows):
         raise SystemExit(f"A rank ended without all of the {num_data} examples: fit did not merge the shards.")
+    if not options.quick and rows[-1]["speedup"] < LEAST_SPEEDUP:
+        raise SystemExit(f"Two ranks are {rows[-1]['speedup']:.3f} times as fast as one, limit {LEAST_SPEEDUP}")
 
 
 if __name__ == "__main__":

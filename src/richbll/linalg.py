@@ -31,11 +31,10 @@ def _describe(name: str, matrix: Tensor) -> str:
 
 def eigh(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (descending, clamped at 0) and eigenvectors of a positive semi-definite matrix."""
-    symmetric = (matrix + matrix.mT) / 2
     try:
-        if not bool(torch.isfinite(symmetric).all()):
+        if matrix.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(matrix))).all()):
             raise RuntimeError("not finite")
-        values, vectors = torch.linalg.eigh(symmetric)
+        values, vectors = torch.linalg.eigh(matrix)  # reads the lower triangle
     except RuntimeError as error:
         raise NumericalError(
             f"The eigendecomposition of {_describe(name, matrix)} failed: {error}. "

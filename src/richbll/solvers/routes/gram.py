@@ -25,9 +25,9 @@ from richbll.network.structure import Dense, Gradient, Outer
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
-_STRIP = (256, 512)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
 _PRODUCTS = 2**22  # elements at a time of products between positions
-_BLOCK = 512  # rows of KU that are summed up in K's precision; fewer where several processes share them
+_BLOCK = 768  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
 
