@@ -29,6 +29,7 @@ from richbll import RichBLL
 
 LEAST_SPEEDUP = 1.7
 
+
 def worker(network: str, solver: str, repeats: int, quick: bool, out: Path) -> None:
     """One rank, started by torchrun; rank 0 writes what was found."""
     dist.init_process_group("gloo")

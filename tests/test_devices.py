@@ -11,6 +11,8 @@ from richbll import ClassPredictive, RegressionPredictive, RichBLL, load
 from richbll.errors import RichBLLWarning
 from richbll.fitted import head_for
 from richbll.precision import float64_device, in_float64
+from richbll.solvers import exact
+from richbll.solvers.routes.gram import Rowwise
 from tests import pretend
 from tests.cases import CASES, make
 
@@ -120,6 +122,58 @@ def test_every_architecture_on_a_device(name: str, device: str) -> None:
         assert uq._state.root.device == float64_device(there)
     torch.testing.assert_close(got.mean.to("cpu"), want.mean, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.epistemic_variance.to("cpu"), want.epistemic_variance, rtol=1e-3, atol=1e-6)
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2))
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+
+
+ROUTES = {"kept_energy": convolutional, "gram_energy": wide}  # C of convolutions, K of wide linear layers
+
+
+@pytest.mark.parametrize("route", list(ROUTES))
+def test_products_are_formed_on_a_device_without_float64(route: str, monkeypatch) -> None:
+    """Kept gradients stay where the model is; sums come back in float64, and are those of the CPU."""
+    met: list[set[torch.device]] = []
+    found: list[tuple[Tensor, ...]] = []
+    original = getattr(exact, route)
+
+    def spied(*args: object) -> tuple:
+        met.append({tensor.device for tensor in tensors_of(args)})
+        found.append(original(*args)[:1])
+        return original(*args)
+
+    monkeypatch.setattr(exact, route, spied)
+    torch.manual_seed(0)
+    model, train = ROUTES[route](), list(torch.randn(90, 1, 4, 4).split(16))
+    RichBLL(model, noise_variance=0.3, solver="exact").fit(train)
+    with pretend.device("mps") as there:
+        RichBLL(pretend.pretended(model), noise_variance=0.3, solver="exact").fit(train)
+    assert met[0] == {torch.device("cpu")}
+    assert met[1] == {there}
+    (want,), (got,) = found
+    assert (got.dtype, type(got)) == (torch.float64, Tensor)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6 * float(want.abs().max()))
+
+
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """Gradients and U, among the arguments of a route; singular values and numbers of rows apart."""
+    if isinstance(value, Tensor):
+        if value.dtype != torch.float64:
+            yield value
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_of(one)
+    elif isinstance(value, Rowwise):
+        yield from tensors_of([value.outers, value.dense])
+    elif hasattr(value, "tensors"):
+        yield from tensors_of(value.tensors)
 
 
 @pytest.mark.parametrize("name", ["cuda", "mps"])

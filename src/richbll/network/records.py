@@ -105,12 +105,19 @@ class RecordReader:
             return 0
         return min(_JOINED_ROWS, _JOINED_BYTES // self._trial.activation_bytes)
 
-    def read(self, batch: Batch, sites: Iterable[SiteShape], most_bytes: int) -> Iterator[Record]:
-        """The batch in rows that fit, each with its gradients at some sites: (c, n, …), or c = 1 of a chosen output."""
-        wanted = list(sites)
-        if batch.parts:
-            yield from self._read_joined(batch, wanted, most_bytes)
-            return
+    def read(
+        self, batch: Batch, sites: Iterable[SiteShape], most_bytes: int, gradients_stay: bool = False
+    ) -> Iterator[Record]:
+        """The batch in rows that fit, each with its gradients at some sites: (c, n, …), or c = 1 of a chosen output.
+
+        Where a model is on a device without float64 its records are moved to the CPU; gradients may stay.
+        """
+        parts = self._read_joined if batch.parts else self._read_alone
+        for record in parts(batch, list(sites), most_bytes):
+            yield _beside_float64(record, gradients_stay)
+
+    def _read_alone(self, batch: Batch, wanted: list[SiteShape], most_bytes: int) -> Iterator[Record]:
+        """One of the user's batches."""
         start = trusted = 0  # up to `trusted` rows go without being looked at in other company
         while start < batch.size:
             rest = batch.size - start
@@ -125,7 +132,7 @@ class RecordReader:
             if record is None:
                 self._rules_hold = False  # and fewer rows may fit
                 continue
-            yield _beside_float64(record)
+            yield record
             trusted = start + _TRUSTED_ROWS if looks else trusted
             start = rows.stop
 
@@ -139,12 +146,12 @@ class RecordReader:
             with suppress(RichBLLError):
                 record = self._by_rules(batch, slice(0, batch.size), wanted)
         if record is not None:
-            yield _beside_float64(record)
+            yield record
             return
         self._joins = False
         start = 0
         for part in batch.parts:
-            for record in self.read(part, wanted, most_bytes):
+            for record in self._read_alone(part, wanted, most_bytes):
                 yield replace(record, rows=slice(start + record.rows.start, start + record.rows.stop))
             start += part.size
 
@@ -262,11 +269,13 @@ class RecordReader:
         return are_features_same and same_outputs(seen, f[rows], self._precision, among=f)
 
 
-def _beside_float64(record: Record) -> Record:
+def _beside_float64(record: Record, gradients_stay: bool) -> Record:
     """On the device where sums are kept: the model's, or the CPU for one that has no float64."""
     device = float64_device(record.phi_r.device)
     if device == record.phi_r.device:
         return record
+    if gradients_stay:
+        return replace(record, phi_r=record.phi_r.to(device))
 
     def moved(gradient: Any) -> Any:
         values = {field.name: getattr(gradient, field.name) for field in fields(gradient)}

@@ -24,7 +24,7 @@ from richbll.network.ranks import Ranks
 from richbll.network.records import RecordReader, SiteShape, check_finite
 from richbll.network.room import Room
 from richbll.network.structure import Gradient
-from richbll.precision import no_autocast
+from richbll.precision import Sum, float64_device, no_autocast
 from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
 from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
@@ -67,7 +67,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     adding, kept, num_bytes = AddedMoments(), [], 0
     with ranks.together("features and gradients"):
         for batch in joined_batches(stream.batches("features and gradients"), reader.most_joined):
-            for record in reader.read(batch, reader.shapes, memory // 4):
+            for record in reader.read(batch, reader.shapes, memory // 4, gradients_stay=True):
                 adding.add_rows(record.phi_r, record.reading.weights, record.reading.residuals)
                 gradients = {site: [use.kept() for use in uses] for site, uses in record.gradients.items()}
                 kept.append(_Kept(batch.rows(record.rows), record.phi_r, gradients))
@@ -76,15 +76,18 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
                     return None
         if not kept:  # all rows of a subsample are with other processes
             none = stream.peek().rows(slice(0, 0))
-            kept.append(_Kept(none, network.features(stream.peek())[0][:0], {}))
+            phi_r = network.features(stream.peek())[0][:0]
+            kept.append(_Kept(none, phi_r.to(float64_device(phi_r.device)), {}))
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
     is_alive = moments.gram_projection.diagonal() > 0
-    U, UtU = _basis([part.phi_r for part in kept], spectrum, is_alive, working(dtype))
+    with no_autocast(is_alive.device):
+        U, UtU = _basis([part.phi_r for part in kept], spectrum, is_alive, working(dtype))
     ranks.add(UtU)
+    U = [u.to(network.device) for u in U]  # where the gradients are
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
-    with no_autocast(is_alive.device):
+    with no_autocast(network.device):
         H, trace = _energy(kept, U, spectrum, plan, size, ranks)
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
@@ -121,8 +124,8 @@ def _energy(
 ) -> tuple[Tensor, Tensor]:
     """H and tr K, summed over all routes and all processes."""
     c, alive, device = size.num_gradients, size.rank, U[0].device
-    H = torch.zeros(c, alive, alive, dtype=torch.float64, device=device)
-    trace = torch.zeros(c, dtype=torch.float64, device=device)
+    H = torch.zeros(c, alive, alive, dtype=torch.float64, device=float64_device(device))
+    trace = torch.zeros(c, dtype=torch.float64, device=H.device)
     parts = [part.gradients for part in kept]
     explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
     if explicit and alive:
@@ -253,13 +256,13 @@ class _Again:
         self.state.pop("recent", None)
         C, trace = self.state.pop("C"), self.state["trace"]
         c, alive = C.shape[:2]
-        H = torch.zeros(c, alive, alive, dtype=torch.float64, device=C.device)
+        square = Sum((c, alive, alive), C.device)
         step = -(-_SLICE // ranks.size)
         for start in range(0, C.shape[2], step * ranks.size):
             parts = [C[:, :, begin : begin + step] for begin in range(start, start + step * ranks.size, step)]
             flat = torch.cat([part.to(working(dtype)).flatten() for part in parts])
-            add_square(H, ranks.share(flat, [part.numel() for part in parts])())
-        H = from_lower(H)
+            add_square(square, ranks.share(flat, [part.numel() for part in parts])(), c, alive)
+        H = from_lower(square.value())
         if self._others:
             self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
             rows, U = kept_rows(self.state, self._others, ranks)

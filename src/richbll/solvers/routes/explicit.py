@@ -17,6 +17,7 @@ from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
 from richbll.network.room import Room
 from richbll.network.structure import MANY_POSITIONS, Dense, Gradient, Outer, Piece, Rows, Windows, summed
+from richbll.precision import Sum, summing_dtype
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
@@ -113,7 +114,7 @@ def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, room: R
     """
     uses, start, stop = part.of(uses)
     (first, *others) = uses
-    norms = torch.zeros(len(C), len(U), dtype=torch.float64, device=C.device)
+    norms = torch.zeros(len(C), len(U), dtype=summing_dtype(C.device), device=C.device)
     sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
     if fresh and (sparse or len(C) > 1):
         C.zero_()
@@ -152,8 +153,8 @@ def kept_energy(
     these are exchanged the next ones are made.
     """
     rho, working, device = U[0].shape[1], U[0].dtype, U[0].device
-    H = torch.zeros(c, rho, rho, dtype=torch.float64, device=device)
-    norms = [torch.zeros(c, len(u), dtype=torch.float64, device=u.device) for u in U]
+    H = Sum((c, rho, rho), device)
+    norms = [Sum((c, len(u)), device) for u in U]
     exchanging: deque[Callable[[], Tensor]] = deque()
     rounds, room = _rounds(ranges, ranks.size), Room()
     sizes = [[c * rho * (part.stop - part.start) for part in some] for some in rounds]
@@ -166,22 +167,22 @@ def kept_energy(
             for k, (held, u) in enumerate(zip(parts, U, strict=True)):
                 if held:
                     found = add_product(piece.view(c, rho, -1), held[part.shape.site], part, u, room, fresh=k == 0)
-                    norms[k] += found
+                    norms[k].add(found)
         exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
         if len(exchanging) == len(rooms):
-            add_square(H, exchanging.popleft()())
+            add_square(H, exchanging.popleft()(), c, rho)
     for last in exchanging:
-        add_square(H, last())
-    return from_lower(H), norms
+        add_square(H, last(), c, rho)
+    return from_lower(H.value()), [squared.value() for squared in norms]
 
 
-def add_square(H: Tensor, C: Tensor) -> None:
+def add_square(H: Sum, C: Tensor, c: int, rho: int) -> None:
     """The lower triangle of H (c, ρ, ρ) += C Cᵀ for C (c, ρ, elements), flat; there may be no elements."""
     if len(C):
-        wide = C.view(*H.shape[:2], -1)
-        for start in range(0, H.shape[1], _SQUARED):
+        wide = C.view(c, rho, -1)
+        for start in range(0, rho, _SQUARED):
             stop = start + _SQUARED
-            H[:, start:stop, :stop] += wide[:, start:stop] @ wide[:, :stop].mT
+            H.add(wide[:, start:stop] @ wide[:, :stop].mT, at=(slice(None), slice(start, stop), slice(stop)))
 
 
 def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:

@@ -22,6 +22,7 @@ from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
 from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer
+from richbll.precision import Sum, float64_device, summing_dtype
 from richbll.solvers.routes.forms import Uses, forms_of, held_at
 from richbll.solvers.solution import State
 
@@ -42,6 +43,14 @@ class Rowwise:
     def positions(self) -> int:
         """At most so many of one example."""
         return max((use.left.shape[2] for uses in self.outers.values() for use in uses), default=1)
+
+    def to(self, device: torch.device) -> "Rowwise":
+        """The same on another device."""
+        outers = {
+            site: [Outer(use.left.to(device), use.right.to(device)) for use in uses]
+            for site, uses in self.outers.items()
+        }
+        return Rowwise(outers, {site: Dense(one.values.to(device)) for site, one in self.dense.items()})
 
     def blocks(self, dtype: torch.dtype) -> "Blocks":
         """K, with products in this precision."""
@@ -195,7 +204,8 @@ def gram_energy(rows: Rowwise, U: Tensor, s: Tensor, c: int, ranks: Ranks) -> tu
     """
     H, trace = energy_in(rows, U, c, ranks, U.dtype)
     if U.dtype != torch.float64 and _is_rough(H, trace, s, len(U), U.dtype, ranks):
-        H, trace = energy_in(rows, U, c, ranks, torch.float64)
+        there = float64_device(U.device)
+        H, trace = energy_in(rows.to(there), U.to(there), c, ranks, torch.float64)
     return H, trace
 
 
@@ -213,8 +223,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
     strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize)
     U, blocks = U.to(dtype), rows.blocks(dtype)
-    S = torch.zeros(c, rho, rho, dtype=torch.float64, device=U.device)
-    trace = torch.zeros(c, dtype=torch.float64, device=U.device)
+    S, trace = Sum((c, rho, rho), U.device), Sum((c,), U.device)
     for start in _evenly(list(range(0, N, block)), ranks):
         stop = min(start + block, N)
         products = []
@@ -225,13 +234,13 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
                 K = blocks.block(mine, slice(j, min(j + span, N)))  # (n, n') or (c, n, n')
                 if i == j:
                     itself = K[..., : mine.stop - i]
-                    trace += itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64)
+                    trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
                     itself /= 2
                 KU = _multiplied(KU, K, U[j : j + span])
             assert KU is not None
             products.append(KU)
-        S += U[start:stop].mT @ torch.cat(products, dim=-2)
-    return S + S.mT, trace
+        S.add(U[start:stop].mT @ torch.cat(products, dim=-2))
+    return S.value() + S.value().mT, trace.value()
 
 
 def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
