@@ -34,8 +34,8 @@ class Form:
         """Whether factors are held, a left and a right one for each use."""
         return len(self.shapes[0]) == 4
 
-    def joined(self, held: list[Uses], device: torch.device, without_left: bool = False) -> list[Tensor]:
-        """The tensors of all batches of this process; of a pair of factors perhaps the right one only."""
+    def parts(self, held: list[Uses], device: torch.device, without_left: bool = False) -> list[list[Tensor]]:
+        """Of each tensor its rows, batch by batch; of a pair of factors perhaps the right one only."""
         first = 1 if without_left else 0
         kinds = zip(self.shapes[first:], self.dtypes[first:], strict=True)
         parts = [[torch.zeros(shape, dtype=getattr(torch, name), device=device)] for shape, name in kinds]
@@ -47,7 +47,20 @@ class Form:
             for number, tensor in enumerate(tensors):
                 longer = self.shapes[first + number][2] - tensor.shape[2]
                 parts[number].append(pad(tensor, (0, 0, 0, longer)) if longer else tensor)
-        return [some[-1] if len(some) == 2 else torch.cat(some[1:] or some, dim=1) for some in parts]
+        return [some[1:] or some for some in parts]
+
+
+def side_by_side(columns: list[list[Tensor]]) -> Tensor:
+    """All rows of all columns (c, N, T, Σ d), each copied once; of one column all rows."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first[0] if len(first) == 1 else torch.cat(first, dim=1)
+    count, widths = sum(part.shape[1] for part in first), [parts[0].shape[3] for parts in columns]
+    dtype = reduce(torch.promote_types, (part.dtype for parts in columns for part in parts))
+    whole = first[0].new_empty(len(first[0]), count, first[0].shape[2], sum(widths), dtype=dtype)
+    for place, parts in zip(torch.split(whole, widths, dim=3), columns, strict=True):
+        torch.cat(parts, dim=1, out=place)
+    return whole
 
 
 def forms_of(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks) -> list[Form]:

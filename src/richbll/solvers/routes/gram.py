@@ -23,7 +23,7 @@ from richbll.network.records import SiteShape
 from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer
 from richbll.precision import Sum, float64_device, summing_dtype
-from richbll.solvers.routes.forms import Uses, forms_of, held_at
+from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
 _STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
@@ -136,24 +136,22 @@ def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, 
     """The gradients of all batches and all processes at some sites."""
     outers: dict[Site, list[Outer]] = {}
     dense: dict[Site, Dense] = {}
-    same_left: dict[tuple[int, ...], list[Tensor]] = {}  # of sites of one use each, as a weight and its bias: the left,
-    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):  # and all right factors
+    same_left: dict[tuple[int, ...], list[list[Tensor]]] = {}  # of sites of one use each, as a weight and its bias:
+    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):  # the left factor, and all right ones
         known = same_left.get(form.group, []) if len(form.shapes) == 2 else []
-        tensors = form.joined(held_at(parts, shape), device, without_left=bool(known))
-        if not form.by_factors:
-            dense[shape.site] = Dense(ranks.rows(tensors[0], dim=1))
-        elif len(form.shapes) == 2:
+        tensors = form.parts(held_at(parts, shape), device, without_left=bool(known))
+        if len(form.shapes) == 2:
             same_left[form.group] = [*known, *tensors]
-        else:
-            rows = [ranks.rows(tensor, dim=1) for tensor in tensors]  # of all uses, which have their columns in common
+            continue
+        rows = [ranks.rows(side_by_side([some]), dim=1) for some in tensors]
+        if form.by_factors:  # of all uses, which have their columns in common
             outers[shape.site] = [Outer(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)]
+        else:
+            dense[shape.site] = Dense(rows[0])
     for number, (left, *rights) in enumerate(same_left.values()):  # left (right, right', …)ᵀ
-        outers[("with one left factor", number)] = [_of_all(left, torch.cat(rights, dim=3), ranks)]
+        factors = [ranks.rows(side_by_side(some), dim=1) for some in ([left], rights)]
+        outers[("with one left factor", number)] = [Outer(*map(_without_zeros, factors))]
     return Rowwise(outers, dense)
-
-
-def _of_all(left: Tensor, right: Tensor, ranks: Ranks) -> Outer:
-    return Outer(_without_zeros(ranks.rows(left, dim=1)), _without_zeros(ranks.rows(right, dim=1)))
 
 
 def _without_zeros(factor: Tensor) -> Tensor:
