@@ -58,8 +58,8 @@ def side_by_side(columns: list[list[Tensor]]) -> Tensor:
     count, widths = sum(part.shape[1] for part in first), [parts[0].shape[3] for parts in columns]
     dtype = reduce(torch.promote_types, (part.dtype for parts in columns for part in parts))
     whole = first[0].new_empty(len(first[0]), count, first[0].shape[2], sum(widths), dtype=dtype)
-    for place, parts in zip(torch.split(whole, widths, dim=3), columns, strict=True):
-        torch.cat(parts, dim=1, out=place)
+    for room, parts in zip(torch.split(whole, widths, dim=3), columns, strict=True):
+        torch.cat(parts, dim=1, out=room)
     return whole
 
 
