@@ -19,6 +19,7 @@ from richbll.solvers import named_solver, solver_names
 from richbll.solvers.solution import Solver
 
 _SKETCH_SIZES = (512, 2048)
+_TIMES_AS_LONG = 4  # as traker's projector given all rows: ours draws its matrix for every batch
 
 
 class Fit(Protocol):
@@ -71,7 +72,7 @@ def rich(solver: Solver, dense_size: int | None = None) -> Start:
 
     def start(task: Task) -> Callable[[], RichFit]:
         if dense_size is not None:
-            peer_trak.check_it_ends(task, dense_size)
+            peer_trak.check_it_ends(task, _TIMES_AS_LONG * dense_size)
         ridge, noise, batches = task.truth.ridge, task.noise_variance, task.batches
 
         def run() -> RichFit:
