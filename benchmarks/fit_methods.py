@@ -72,7 +72,7 @@ def rich(solver: Solver, dense_size: int | None = None) -> Start:
 
     def start(task: Task) -> Callable[[], RichFit]:
         if dense_size is not None:
-            peer_trak.check_it_ends(task, _TIMES_AS_LONG * dense_size)
+            peer_trak.check_it_ends(task, dense_size, _TIMES_AS_LONG)
         ridge, noise, batches = task.truth.ridge, task.noise_variance, task.batches
 
         def run() -> RichFit:
