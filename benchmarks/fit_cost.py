@@ -4,9 +4,9 @@
     python benchmarks/fit_cost.py           (an hour on one core; --only, --method and --missing measure some rows)
 
 One thread. Times are in yards: forward and backward passes with weight gradients over the same batches, timed right
-before and after each fit (yards.py); memory is the growth of a process of its own (memory.py), but for fits that take
-longer than the seconds of a row. Errors are against literal float64 algebra that shares no code with richbll (truth.py),
-at held-out inputs:
+before and after each fit (yards.py). Memory is the growth of a process of its own (memory.py), but for fits that take
+longer than the seconds of a row. Errors are against literal float64 algebra that shares no code with richbll
+(truth.py), at held-out inputs:
 
     AtA_error        ‖AᵀA − truth‖ / ‖truth‖, Frobenius
     variance_error   the worst |v − truth| / truth of the epistemic variance v
