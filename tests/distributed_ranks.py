@@ -5,7 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from richbll import RichBLL
 from richbll.distributed import Alone, ProcessGroup, using
 from richbll.errors import RichBLLWarning
 from richbll.solvers import exact
+from tests import pretend
 from tests.cases import Case, Forward, make
 
 SIZE = 3
@@ -82,10 +83,11 @@ class Fit:
     options: dict[str, Any] = field(default_factory=dict)
     calls: tuple[str, ...] = ()  # of the exact solver, which must be reached
     shards: str = "uneven"
+    device: str = "cpu"  # of the ranks; another one is pretended
 
     @property
     def id(self) -> str:
-        told = [self.name, self.num_outputs, str(self.dtype)[6:], *self.options.values(), self.shards]
+        told = [self.name, self.num_outputs, str(self.dtype)[6:], *self.options.values(), self.shards, self.device]
         return "-".join(map(str, told))
 
     def case(self) -> Case:
@@ -138,6 +140,9 @@ def _fits() -> Iterator[Fit]:
     yield Fit("moody", 2, shards="rules on some ranks", calls=("_read_once",))
     yield Fit("moody", 2, shards="rules at first", calls=("_read_once", "gram_energy"))
     yield Fit("tokens", 2, shards="ragged", calls=("_read_once", "gram_energy"))
+    for name, call in (("wide", "gram_energy"), ("cnn_batchnorm_groups", "_read_once")):
+        for c in (1, 2):
+            yield Fit(name, c, torch.float32, {"solver": "exact"}, ("_read_once", call), device="mps")
     yield Fit("mlp", 1, options={"ridge": "gcv"})
     yield Fit("mlp", 2, options={"enrich": False})
     yield Fit("mlp", 1, options={"noise_variance": None})  # from the residuals of all ranks
@@ -197,15 +202,18 @@ def run(rank: int, folder: Path) -> None:
 
 def _fitted(fit: Fit, rank: int) -> dict[str, Any]:
     case, calls = fit.case(), []
-    with _watched(calls):
-        uq = fit.estimator(case).fit(fit.batches(case)[rank])
-    return answers(uq, case.test) | {"calls": calls}
+    batches = fit.batches(case)[rank]
+    with _watched(calls), nullcontext() if fit.device == "cpu" else pretend.device(fit.device):
+        if fit.device != "cpu":
+            pretend.pretended(case.model)
+        uq = fit.estimator(case).fit(batches)
+        return answers(uq, case.test) | {"calls": calls}
 
 
 def answers(uq: RichBLL, x: Tensor) -> dict[str, Any]:
     variance = uq.joint(x).covariance.diagonal(dim1=1, dim2=2).mT
     rows = {"num_data": uq.num_data, "subsample_size": uq.subsample_size}
-    return rows | {"variance": variance, "noise": uq.noise_variance, "ridge": torch.tensor(uq.ridge)}
+    return rows | {"variance": variance.cpu(), "noise": uq.noise_variance, "ridge": torch.tensor(uq.ridge)}
 
 
 @contextmanager

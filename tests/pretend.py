@@ -14,7 +14,8 @@ from torch._tensor import _convert
 from torch.overrides import TorchFunctionMode
 
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.type}
-_MAY_MEET = {Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__}  # an index may be on the CPU
+_COPIES = {Tensor.copy_, Tensor.__setitem__}  # from anywhere to anywhere
+_MAY_MEET = {*_COPIES, Tensor.__getitem__}  # an index may be on the CPU
 _PLAIN = {Tensor.as_subclass, Tensor.__repr__, Tensor.tolist, Tensor.item}
 
 
@@ -40,6 +41,8 @@ class Pretend(Tensor):
             return _moved(func, *args, **kwargs)
         given = [one for one in _leaves((args, kwargs)) if isinstance(one, Tensor)]
         strangers = [one for one in given if not isinstance(one, Pretend) and one.ndim > 0]
+        if func in _COPIES and not isinstance(args[0], Pretend):
+            return _copied_from_there(func, args)
         if strangers and not (func in _MAY_MEET and isinstance(args[0], Pretend)):
             raise RuntimeError(f"{func.__name__}: tensors on {Pretend.there} and on {strangers[0].device}")
         _no_generator(func, kwargs)
@@ -47,6 +50,15 @@ class Pretend(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
         return result if func in _PLAIN else checked(_convert(result, Pretend))
+
+
+def _copied_from_there(func: Any, args: tuple[Any, ...]) -> Any:
+    """Values on the device into a tensor that is not; what they are put at must not be there."""
+    *places, values = args
+    if any(isinstance(one, Pretend) for one in _leaves(places)):
+        raise RuntimeError(f"{func.__name__}: an index on {Pretend.there} for a tensor that is not")
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*places, values.as_subclass(Tensor))
 
 
 class _Factories(TorchFunctionMode):

@@ -167,7 +167,7 @@ class ProcessGroup:
         """Begin to add up a flat tensor with one piece for each process; see `Ranks.share`."""
         parts = torch.split(pieces.to(self._device_for(pieces)), list(sizes))
         mine, others = parts[self.rank], [rank for rank in range(self.size) if rank != self.rank]
-        found = torch.split(self._room_for(len(others) * len(mine), pieces), len(mine)) if len(mine) else ()
+        found = torch.split(self._room_for(len(others) * len(mine), mine), len(mine)) if len(mine) else ()
         with self._speaking("exchange data with the others"):
             sends = [self._point_to_point(dist.isend, parts[rank], rank) for rank in others if len(parts[rank])]
             receives = [self._point_to_point(dist.irecv, part, rank) for part, rank in zip(found, others, strict=False)]

@@ -34,8 +34,8 @@ def summing_dtype(device: torch.device) -> torch.dtype:
 class Sum:
     """A running total: in float64, or, on a device without it, in float32 with what rounding loses kept beside it.
 
-    Of every addition t = fl(h + x) the rounding error is a float32 number and can be had exactly (Knuth's TwoSum), so
-    that the pair (t, sum of errors) is worth about 48 bits: a long sum is as good as its terms.
+    The pair (high, low) is worth about 48 bits: every addition is exact but for the rounding of low, which is below
+    2⁻⁴⁸ of the total.
 
     Examples:
         >>> total = Sum((2,), torch.device("cpu"))
@@ -51,18 +51,22 @@ class Sum:
 
     def add(self, more: Tensor, at: tuple[slice, ...] | EllipsisType = ...) -> None:
         """Add to all of it, or to a part."""
-        high = self._high[at]
         if self._low is None:
-            high += more
+            self._high[at] += more
             return
-        total = high + more
-        gained = total - high
-        self._low[at] += (high - (total - gained)) + (more - gained)
-        high.copy_(total)
+        total, lost = _two_sum(self._high[at], more)
+        self._high[at], self._low[at] = _two_sum(total, self._low[at] + lost)
 
     def value(self) -> Tensor:
         """In float64, where that can be."""
         return self._high if self._low is None else in_float64(self._high) + in_float64(self._low)
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """fl(a + b) and what rounding lost of it, which is a number of the same precision (Knuth)."""
+    total = a + b
+    gained = total - a
+    return total, (a - (total - gained)) + (b - gained)
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:

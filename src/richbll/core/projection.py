@@ -41,10 +41,6 @@ class Spectrum:
         """How many directions the Gram matrix, which squares the condition of Φ^r, gives to eight digits or better."""
         return num_sure(self.s[: self.num_alive])
 
-    def num_above(self, fraction: float) -> int:
-        """How many directions have more than this fraction of the largest singular value."""
-        return int((self.s > fraction * self.s[0]).sum())
-
     @property
     def rough_scale(self) -> Tensor:
         """s over all directions that are not zero, no smaller than what the Gram matrix resolves."""

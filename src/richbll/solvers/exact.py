@@ -30,7 +30,6 @@ from richbll.solvers.routes.explicit import Range, add_product, add_square, bloc
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
-_STRONG = 1e-2  # of the largest singular value
 _SLICE = 2**16  # parameters at a time when C is squared
 _RECENT = 1024  # rows whose part of C is summed in float32; to add that to float64 costs as much as some tens of rows
 
@@ -80,11 +79,13 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
             kept.append(_Kept(none, phi_r.to(float64_device(phi_r.device)), {}))
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
-    is_alive = moments.gram_projection.diagonal() > 0
-    with no_autocast(is_alive.device):
-        U, UtU = _basis([part.phi_r for part in kept], spectrum, is_alive, working(dtype))
+    whitener = spectrum.rough_whitener
+    U = _whitened([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
+    UtU = torch.zeros(spectrum.num_alive, spectrum.num_alive - spectrum.num_sure).to(whitener)
+    for u in U if UtU.numel() else []:
+        UtU += u.mT @ u[:, spectrum.num_sure :]
     ranks.add(UtU)
-    U = [u.to(network.device) for u in U]  # where the gradients are
+    U = [u.to(working(dtype)).to(network.device) for u in U]  # where the gradients are
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
     with no_autocast(network.device):
@@ -92,31 +93,13 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
-def _basis(
-    phi_r: list[Tensor], spectrum: Spectrum, is_alive: Tensor, dtype: torch.dtype
-) -> tuple[list[Tensor], Tensor]:
-    """U = Φ^r V (n, alive), batch by batch, and UᵀU₂ in float64, U₂ being U of the directions that are not sure.
-
-    Products in the features' precision lose s_max / s of it, which for strong directions is little; they come first.
-    Features that are always zero have no part in any of it.
-    """
-    V, strong = spectrum.rough_whitener, spectrum.num_above(_STRONG)
-    if not bool(is_alive.all()):
-        alive = is_alive.nonzero().flatten()
-        phi_r, V = [columns(phi, alive) for phi in phi_r], V[alive]
-    V1, V2 = V[:, :strong], V[:, strong:]
-    V1_short = V1.to(dtype)
-    num_unsure = V.shape[1] - spectrum.num_sure
-    U, cross, weak_rows = [], V.new_zeros(len(V), num_unsure), V.new_zeros(V2.shape[1], num_unsure)
-    for phi in phi_r:
-        wide = phi.to(torch.float64)
-        weak = wide @ V2
-        if num_unsure:
-            U2 = weak[:, spectrum.num_sure - strong :]
-            cross += wide.mT @ U2
-            weak_rows += weak.mT @ U2
-        U.append(torch.cat([phi.to(dtype) @ V1_short, weak.to(dtype)], dim=1))
-    return U, torch.cat([V1.mT @ cross, weak_rows])
+def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> list[Tensor]:
+    """U = Φ^r V, batch by batch. Features that are always zero have no part in it."""  # (n, alive)
+    if bool(is_alive.all()):
+        return [phi.to(torch.float64) @ whitener for phi in phi_r]
+    alive = is_alive.nonzero().flatten()
+    V = whitener[alive]
+    return [columns(phi, alive).to(torch.float64) @ V for phi in phi_r]
 
 
 def _energy(

@@ -116,14 +116,17 @@ def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, room: R
     (first, *others) = uses
     norms = torch.zeros(len(C), len(U), dtype=summing_dtype(C.device), device=C.device)
     sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
-    if fresh and (sparse or len(C) > 1):
+    in_place = (
+        len(C) == 1 and summing_dtype(C.device) == torch.float64
+    )  # MPS may lose a product into a part of a tensor
+    if fresh and (sparse or not in_place):
         C.zero_()
     if sparse and isinstance(first, Rows):
         C += first.product(U, start, stop).mT
         return first.squared_norms() if start == 0 else norms  # the norm is of all of it
     pieces = first.pieces(start, stop, room) if not others else _summed_pieces(uses, part)
     for rows, elements, J in pieces:
-        if len(C) == 1:
+        if in_place:
             C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype), beta=0 if fresh and rows.start == 0 else 1)
         else:
             C[:, :, elements] += U[rows].mT @ J.to(U.dtype)

@@ -201,17 +201,17 @@ def gram_energy(rows: Rowwise, U: Tensor, s: Tensor, c: int, ranks: Ranks) -> tu
     U (N, ρ) is that of all processes; blocks are shared out among them.
     """
     H, trace = energy_in(rows, U, c, ranks, U.dtype)
-    if U.dtype != torch.float64 and _is_rough(H, trace, s, len(U), U.dtype, ranks):
+    if U.dtype != torch.float64 and _is_rough(H, trace, s, U, ranks):
         there = float64_device(U.device)
         H, trace = energy_in(rows.to(there), U.to(there), c, ranks, torch.float64)
     return H, trace
 
 
-def _is_rough(H: Tensor, trace: Tensor, s: Tensor, N: int, dtype: torch.dtype, ranks: Ranks) -> bool:
-    """Whether an error of ε tr K / N in H_ii is much in 1 + H_ii/s_i² for some direction i."""
+def _is_rough(H: Tensor, trace: Tensor, s: Tensor, U: Tensor, ranks: Ranks) -> bool:
+    """Whether an error of ε tr K / N in H_ii is much in 1 + H_ii/s_i² for some direction i; ε is that of U's device."""
     energy, trace = H.diagonal(dim1=1, dim2=2).clone(), trace.clone()
     ranks.add(energy, trace)
-    error = rounding(dtype, H.device) * trace.unsqueeze(1) / max(1, N)  # (c, 1)
+    error = rounding(U.dtype, U.device) * trace.unsqueeze(1) / max(1, len(U))  # (c, 1)
     return bool((error > _ROUGH * (s.square() + energy[:, : len(s)].clamp_min(0))).any())
 
 
@@ -238,7 +238,8 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
             assert KU is not None
             products.append(KU)
         S.add(U[start:stop].mT @ torch.cat(products, dim=-2))
-    return S.value() + S.value().mT, trace.value()
+    half = S.value()
+    return half + half.mT, trace.value()
 
 
 def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
