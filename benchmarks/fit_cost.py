@@ -141,7 +141,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--method", action="append", metavar="WORD", help="methods whose name holds this; repeatable")
     parser.add_argument("--missing", action="store_true", help="only rows that the record does not have")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=60.0, help="no new repeat of a row after these")
+    parser.add_argument("--seconds", type=float, default=25.0, help="no new repeat of a row after these")
     parser.add_argument("--quick", action="store_true", help="small sizes, another record: to see that it runs")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path)
