@@ -6,10 +6,11 @@ from torch import nn
 
 from richbll import RichBLL
 from richbll.errors import DataError, MemoryBudgetError, OptionError, RichBLLWarning
+from richbll.network.records import SiteShape
 from richbll.solvers import choice, exact
-from richbll.solvers.plan import Size, cheapest_routes, cost, exact_plan
+from richbll.solvers.plan import Plan, Size, cheapest_routes, cost, exact_plan
 from richbll.solvers.sketch import Sketched
-from tests.cases import make
+from tests.cases import Forward, make
 
 
 def wide_mlp(width: int = 256) -> nn.Sequential:
@@ -73,6 +74,42 @@ def test_a_small_layer_joins_a_route_that_is_there_anyway() -> None:
     large = [step.shape for step in RichBLL(wide_mlp(256)).plan(torch.randn(8, 8)).steps]
     found = cheapest_routes(large, Size(10_000, 257, 1, 2**40), 2**40)
     assert (found["0.weight", 0], found["2.weight", 0]) == ("explicit", "hadamard")
+
+
+def test_gradients_are_formed_for_all_rows_only_where_they_fit() -> None:
+    """With fewer than two rows per direction K of formed gradients is the cheapest, but takes N m numbers, twice."""
+    conv = SiteShape(("w", 0), 10_000, "convolution", positions=64, widths=(10, 1000), row_bytes=1000, output_bytes=100)
+    N, rank = 100, 90
+    for memory, route in ((16 * N * conv.size, "gram"), (16 * N * conv.size - 1, "explicit")):
+        plan = exact_plan([conv], Size(N, rank, 1, memory), may_cache=True)
+        assert plan.cached
+        assert routes(plan) == {"w": route}
+        assert plan.num_bytes <= memory
+
+
+@pytest.mark.parametrize("budget", ["1GiB", "1MB"])
+def test_k_of_long_sequences_is_not_between_positions(budget: str, monkeypatch) -> None:
+    """A linear layer at many positions with few rows: its gradients are formed, as the plan says."""
+    model = Forward(
+        lambda m, x: m.head(torch.tanh(m.hidden(x)).mean(dim=1)), hidden=nn.Linear(6, 40), head=nn.Linear(40, 1)
+    )
+    x = torch.randn(30, 64, 6)
+    met = []
+    original = exact.gram_energy
+    monkeypatch.setattr(exact, "gram_energy", lambda rows, *rest: met.append(rows) or original(rows, *rest))
+    uq = RichBLL(model, noise_variance=0.1, ridge=1e-3, memory_budget=budget, solver="exact")
+    promised = routes(uq.plan(list(x.split(10))))
+    assert promised["hidden.weight"] == "gram"
+    got = uq.fit(list(x.split(10))).predict(x).epistemic_variance
+    assert ("hidden.weight", 0) in met[0].dense
+    monkeypatch.setattr(exact.Plan, "by_route", lambda plan, *routes: _explicit(plan, routes))
+    want = RichBLL(model, noise_variance=0.1, ridge=1e-3, solver="exact").fit(x).predict(x).epistemic_variance
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=0)
+    assert len(met) == 1
+
+
+def _explicit(plan: Plan, routes: tuple[str, ...]) -> list[SiteShape]:
+    return [step.shape for step in plan.steps] if "explicit" in routes else []
 
 
 def test_less_memory_means_reading_twice_then_in_blocks() -> None:

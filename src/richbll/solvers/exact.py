@@ -5,6 +5,7 @@ fits into memory, the data is read once; else twice, and in blocks of parameters
 `plan` says which layer takes which route.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -121,7 +122,7 @@ def _energy(
                 trace += squared.sum(dim=1)
         H += more
     if others and alive:
-        rows = joined(parts, others, ranks, device)
+        rows = joined(parts, others, plan.formed, ranks, device)
         more, extra = gram_energy(rows, ranks.rows(torch.cat(U)), spectrum.kept_scale, c, ranks)
         H += more
         trace += extra
@@ -150,7 +151,7 @@ def _read_twice(network: Network, reader: RecordReader, stream: Source, memory: 
         blocks = [[]]
     for number, block in enumerate(blocks, start=1):
         task = "gradients" if len(blocks) == 1 else f"gradients {number}/{len(blocks)}"
-        again = _Again(network, reader, spectrum, block, others if number == 1 else [], memory)
+        again = _Again(network, reader, spectrum, block, others if number == 1 else [], plan.formed, memory)
         with stream.ranks.together(task):
             again.read(stream, task)
         with no_autocast(device):
@@ -171,9 +172,11 @@ class _Again:
         spectrum: Spectrum,
         block: list[Range],
         others: list[SiteShape],
+        formed: Collection[Site],
         memory: int,
     ) -> None:
-        self._network, self._reader, self._block, self._others, self._memory = network, reader, block, others, memory
+        self._network, self._reader, self._memory = network, reader, memory
+        self._block, self._others, self._formed = block, others, formed
         self._whitener, self._num_sure = spectrum.rough_whitener, spectrum.num_sure
         self._kept_scale, self._room = spectrum.kept_scale, Room()
         sites = {part.shape.site: part.shape for part in block} | {shape.site: shape for shape in others}
@@ -248,7 +251,7 @@ class _Again:
         H = from_lower(square.value())
         if self._others:
             self.state.setdefault("kept U 0", C.new_zeros(0, alive, dtype=working(dtype)))  # there may be no rows here
-            rows, U = kept_rows(self.state, self._others, ranks)
+            rows, U = kept_rows(self.state, self._others, self._formed, ranks)
             more, extra = gram_energy(rows, U, self._kept_scale, c, ranks)
             H += more
             trace = trace + extra

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from richbll.checks import human_bytes
 from richbll.errors import MemoryBudgetError
+from richbll.network.capture import Site
 from richbll.network.records import SiteShape
 from richbll.solvers.routes.explicit import is_sparse
 
@@ -57,6 +58,11 @@ class Plan:
     def by_route(self, *routes: str) -> list[SiteShape]:
         """The parts that take one of these routes."""
         return [step.shape for step in self.steps if step.route in routes]
+
+    @property
+    def formed(self) -> set[Site]:
+        """Where K takes gradients that are formed, and not their factors."""
+        return {shape.site for shape in self.by_route("gram")}
 
     def __str__(self) -> str:
         rows = "an unknown number of" if self.num_rows is None else f"{self.num_rows:,}"
@@ -103,7 +109,7 @@ def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
     kept = {shape.site: kept_bytes(shape, N, c) for shape in shapes}
     features = 2 * 8 * N * size.rank
     cached = may_cache and bool(N) and sum(kept.values()) + features <= size.memory // 2
-    routes = cheapest_routes(shapes, size, size.memory if cached else size.memory // 4)
+    routes = cheapest_routes(shapes, size, size.memory // 2 if cached else size.memory // 4)
     steps, met = [], set()
     for shape in shapes:
         route = routes[shape.site]
@@ -111,6 +117,7 @@ def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
         met.add(shape.group)
         price = cost(shape, route, size) if not again else N * N * shape.positions**2 * shape.widths[1] / 2
         held = kept[shape.site] if cached or route != "explicit" else 8 * c * shape.size * size.rank
+        held += joined_bytes(shape, route, N, c) if route == "gram" else 0
         steps.append(Step(shape, route, price, held))
     in_blocks = sum(8 * c * s.size * size.rank for s in shapes if routes[s.site] == "explicit")
     num_passes = 1 if cached else max(1, -(-in_blocks // max(1, size.memory // 4)))
@@ -130,7 +137,7 @@ def cheapest_routes(shapes: list[SiteShape], size: Size, most_kept: int) -> dict
     mixed, kept, saved = dict(explicit), 0, 0.0
     cheaper = [(group, *_cheapest_of_K(group, size)) for group in _groups(shapes)]
     for group, best, gain in sorted(cheaper, key=lambda found: found[2] <= 0):  # those that only join come last
-        needed = sum(kept_bytes(shape, N, c) for shape in group)
+        needed = sum(joined_bytes(shape, best, N, c) for shape in group)
         if gain > -_APART and kept + needed <= most_kept:
             mixed |= {shape.site: best for shape in group}
             kept += needed
@@ -188,6 +195,13 @@ def cost(shape: SiteShape, route: str, size: Size) -> float:
 def kept_bytes(shape: SiteShape, num_rows: int, num_gradients: int) -> int:
     """To keep what a part's gradients are made from, for all rows."""
     return num_rows * (shape.row_bytes + num_gradients * shape.output_bytes)
+
+
+def joined_bytes(shape: SiteShape, route: str, num_rows: int, num_gradients: int) -> int:
+    """For all rows together, as K needs them: factors, or gradients that are formed and copied once."""
+    if route == "gram":
+        return 8 * num_gradients * num_rows * shape.size
+    return kept_bytes(shape, num_rows, num_gradients)
 
 
 def forward_backward(shapes: list[SiteShape], num_rows: int) -> float:

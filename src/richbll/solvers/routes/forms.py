@@ -5,6 +5,7 @@ product. Rules may have failed in one process only: then all of them take dense 
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -63,10 +64,12 @@ def side_by_side(columns: list[list[Tensor]]) -> Tensor:
     return whole
 
 
-def forms_of(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks) -> list[Form]:
-    """Of every site, the same in all processes."""
+def forms_of(
+    parts: list[dict[Site, Uses]], sites: list[SiteShape], formed: Collection[Site], ranks: Ranks
+) -> list[Form]:
+    """Of every site, the same in all processes; some are to be formed, whatever factors they have."""
     met: dict[tuple[tuple[int, ...], ...], int] = {}
-    mine = [_described(held_at(parts, shape), shape, met) for shape in sites]
+    mine = [_described(held_at(parts, shape), shape, met, shape.site in formed) for shape in sites]
     said = [json.loads(text) for text in ranks.texts(json.dumps(mine))]
     return [_common([own for own in found if own is not None]) for found in zip(*said, strict=True)]
 
@@ -77,13 +80,13 @@ def held_at(parts: list[dict[Site, Uses]], shape: SiteShape) -> list[Uses]:
 
 
 def _described(
-    held: list[Uses], shape: SiteShape, met: dict[tuple[tuple[int, ...], ...], int]
+    held: list[Uses], shape: SiteShape, met: dict[tuple[tuple[int, ...], ...], int], is_formed: bool
 ) -> dict[str, Any] | None:
     """What this process holds, as JSON takes it; None without rows."""
     if not held:
         return None
     tensors = [tensor for use in held[0] for tensor in use.tensors]
-    by_factors = all(isinstance(use, Outer) for uses in held for use in uses)
+    by_factors = not is_formed and all(isinstance(use, Outer) for uses in held for use in uses)
     if by_factors:  # without forming any of it
         c, dtype = max(map(len, tensors)), reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
     else:

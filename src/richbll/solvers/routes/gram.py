@@ -10,6 +10,7 @@ In float32 K is off by ε‖φ^m‖², and so is H; its directions count 1/s² i
 large. Where that would show, K is formed again in float64.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -132,12 +133,20 @@ def _plus(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total.add_(more) if total.dim() >= more.dim() else total + more
 
 
-def joined(parts: list[dict[Site, Uses]], sites: list[SiteShape], ranks: Ranks, device: torch.device) -> Rowwise:
-    """The gradients of all batches and all processes at some sites."""
+def joined(
+    parts: list[dict[Site, Uses]],
+    sites: list[SiteShape],
+    formed: Collection[Site],
+    ranks: Ranks,
+    device: torch.device,
+) -> Rowwise:
+    """The gradients of all batches and all processes at some sites, some of them formed."""
     outers: dict[Site, list[Outer]] = {}
     dense: dict[Site, Dense] = {}
     same_left: dict[tuple[int, ...], list[list[Tensor]]] = {}  # of sites of one use each, as a weight and its bias:
-    for shape, form in zip(sites, forms_of(parts, sites, ranks), strict=True):  # the left factor, and all right ones
+    for shape, form in zip(
+        sites, forms_of(parts, sites, formed, ranks), strict=True
+    ):  # the left factor, and all right ones
         known = same_left.get(form.group, []) if len(form.shapes) == 2 else []
         tensors = form.parts(held_at(parts, shape), device, without_left=bool(known))
         if len(form.shapes) == 2:
@@ -172,7 +181,7 @@ def keep_rows(state: State, sites: list[SiteShape], gradients: dict[Site, list[G
                 state[f"kept {number} {place} {use} {part}"] = tensor
 
 
-def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwise, Tensor]:
+def kept_rows(state: State, sites: list[SiteShape], formed: Collection[Site], ranks: Ranks) -> tuple[Rowwise, Tensor]:
     """What was kept of all batches, in all processes, and U of all their rows."""
     parts: list[dict[Site, Uses]] = []
     count = sum(name.startswith("kept U ") for name in state)
@@ -186,7 +195,7 @@ def kept_rows(state: State, sites: list[SiteShape], ranks: Ranks) -> tuple[Rowwi
                 use += 1
         parts.append(part)
     U = torch.cat([state[f"kept U {number}"] for number in range(count)])
-    return joined(parts, sites, ranks, U.device), ranks.rows(U)
+    return joined(parts, sites, formed, ranks, U.device), ranks.rows(U)
 
 
 def drop_rows(state: State) -> None:
