@@ -12,6 +12,7 @@ from richbll.network.ranks import Alone
 from richbll.network.structure import Dense, Outer
 from richbll.solvers import plan
 from richbll.solvers.routes import gram
+from richbll.solvers.routes.forms import side_by_side
 from richbll.solvers.routes.gram import Rowwise, energy_in
 from tests.cases import Forward
 
@@ -130,3 +131,15 @@ def test_a_weight_that_is_used_twice(forward) -> None:
         found.append((uq._state.projections[0].trace_m, uq.predict(x).epistemic_variance))
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("rows", [[1], [1, 1], [4, 0, 2]])
+def test_factors_side_by_side(rows: list[int]) -> None:
+    """Of any number of rows and batches; torch.cat into a part of a tensor with one row writes nothing."""
+    columns = [[randn(10 * k + n, 1, n, 2, d) for n in rows] for k, d in enumerate((3, 1))]
+    found = side_by_side(columns)
+    want = torch.stack(
+        [torch.cat([*pair], dim=-1) for pair in zip(*(torch.cat(c, dim=1)[0] for c in columns), strict=True)]
+    )
+    assert torch.equal(found[0], want)
+    assert torch.equal(side_by_side(columns[:1]), torch.cat(columns[0], dim=1))

@@ -52,16 +52,9 @@ class Form:
 
 
 def side_by_side(columns: list[list[Tensor]]) -> Tensor:
-    """All rows of all columns (c, N, T, Σ d), each copied once; of one column all rows."""
-    first = columns[0]
-    if len(columns) == 1:
-        return first[0] if len(first) == 1 else torch.cat(first, dim=1)
-    count, widths = sum(part.shape[1] for part in first), [parts[0].shape[3] for parts in columns]
-    dtype = reduce(torch.promote_types, (part.dtype for parts in columns for part in parts))
-    whole = first[0].new_empty(len(first[0]), count, first[0].shape[2], sum(widths), dtype=dtype)
-    for room, parts in zip(torch.split(whole, widths, dim=3), columns, strict=True):
-        torch.cat(parts, dim=1, out=room)
-    return whole
+    """All rows of all columns (c, N, T, Σ d); of one column all rows."""
+    rows = [parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for parts in columns]
+    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=3)
 
 
 def forms_of(
