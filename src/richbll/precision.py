@@ -51,6 +51,9 @@ class Sum:
 
     def add(self, more: Tensor, at: tuple[slice, ...] | EllipsisType = ...) -> None:
         """Add to all of it, or to a part."""
+        if self._low is None and at is ...:
+            self._high += more
+            return
         if self._low is None:
             self._high[at] += more
             return

@@ -156,10 +156,12 @@ class Capture(TorchFunctionMode):
             return None, False
         if layout in ALIKE:
             return output.detach().clone().expand(len(self.rows), *output.shape), False
-        by_row = Examples(layout, self.num_rows).first(output.detach()).flatten(1)
-        by_row = by_row[:, :: by_row.shape[1] // _GLIMPSED | 1]
-        glimpse = by_row[self.rows]
-        return glimpse, bool((glimpse == glimpse[:1]).all()) and bool((by_row != glimpse[:1]).any())
+        by_row = Examples(layout, self.num_rows).first(output.detach())
+        some = by_row[self.rows].flatten(1)  # rows first: they are few, and to flatten all of them may take a copy
+        every = some.shape[1] // _GLIMPSED | 1
+        glimpse = some[:, ::every]
+        is_one = bool((glimpse == glimpse[:1]).all())
+        return glimpse, is_one and bool((by_row.flatten(1)[:, ::every] != glimpse[:1]).any())
 
     # afterwards
 

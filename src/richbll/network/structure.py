@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, unfold
+from torch.nn.functional import pad
 
 from richbll.network.room import Room
 
@@ -134,7 +134,7 @@ class Outer:
         step = max(1, _PIECE // (c * count * self.row)) * self.row
         for i in range(0, n, count):
             rows = slice(i, min(i + count, n))
-            some = Outer(self.left[:, rows], self.right[:, rows])
+            some = self if count == n else Outer(self.left[:, rows], self.right[:, rows])
             for begin in range(start, stop, step):
                 end = min(begin + step, stop)
                 yield rows, slice(begin - start, end - start), some.dense(begin, end, room)
@@ -243,8 +243,13 @@ class Windows:
         return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < MANY_POSITIONS
 
     def _columns(self, x: Tensor) -> Tensor:
-        """Windows of x at the positions of g."""  # (n, d_x · kernel, T)
-        return unfold(x, self.kernel, dilation=self.dilation, padding=self.padding or 0, stride=self.stride)
+        """Windows of x at the positions of g; torch's unfold takes twice as long."""  # (n, d_x · kernel, T)
+        x = padded(x, [(side, side) for side in self.padding])
+        lead, between = x.stride()[:2], x.stride()[2:]
+        within = (step * d for step, d in zip(between, self.dilation, strict=True))
+        along = (step * s for step, s in zip(between, self.stride, strict=True))
+        windows = x.as_strided((*x.shape[:2], *self.kernel, *self.g.shape[3:]), (*lead, *within, *along))
+        return windows.reshape(len(x), x.shape[1] * math.prod(self.kernel), -1)
 
     @property
     def _reached(self) -> Tensor:

@@ -16,7 +16,7 @@ from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
 from richbll.network.records import Record, RecordReader, check_finite
 from richbll.network.room import Room
-from richbll.precision import float64_device, no_autocast
+from richbll.precision import Sum, float64_device, no_autocast
 from richbll.solvers.plan import must_fit
 from richbll.solvers.routes.explicit import add_product, ranges_of
 from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, feature_dtype, read_records
@@ -52,14 +52,14 @@ class _Cross:
         """Adds in place; returns the examples' squared norms (c, n)."""
         phi = record.phi_r.to(torch.float64)
         c, r = len(cross), phi.shape[1]
-        norms = phi.new_zeros(c, len(phi))
+        norms = Sum((c, len(phi)), phi.device)
         for part in ranges_of(self._shapes, max(1, self._memory // 16 // (8 * c * r))):
             C = phi.new_zeros(c, r, part.stop - part.start)
-            norms += add_product(C, record.gradients[part.shape.site], part, phi, self._room)
+            add_product(C, norms, record.gradients[part.shape.site], part, phi, self._room)
             name, start = part.shape.site
             begin = self._begins[name] + start
             cross[:, begin + part.start : begin + part.stop] += C.mT
-        return norms
+        return norms.value()
 
 
 class AddRecord(Protocol):

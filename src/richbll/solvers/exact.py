@@ -203,13 +203,12 @@ class _Again:
                 self._add(batch.rows(record.rows), record.gradients, U.to(working(record.phi_r.dtype)))
 
     def _add(self, batch: Batch, gradients: dict[Site, list[Gradient]], U: Tensor) -> None:
-        norms = torch.zeros(self._network.num_gradients, len(U), dtype=torch.float64, device=U.device)
-        C = self._recent(U)
+        norms, C = Sum((self._network.num_gradients, len(U)), U.device), self._recent(U)
         sizes = [part.stop - part.start for part in self._block]
         for part, elements in zip(self._block, torch.split(C, sizes, dim=2), strict=True):
-            norms += add_product(elements, gradients[part.shape.site], part, U, self._room)
-        check_finite(batch, norms)
-        self.state["trace"] += norms.sum(dim=1)
+            add_product(elements, norms, gradients[part.shape.site], part, U, self._room)
+        check_finite(batch, norms.value())
+        self.state["trace"] += norms.value().sum(dim=1)
         if self._others:
             keep_rows(self.state, self._others, gradients, U)
 

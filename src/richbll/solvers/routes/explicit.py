@@ -106,32 +106,35 @@ def blocks_of_ranges(shapes: list[SiteShape], most: int) -> list[list[Range]]:
     return blocks
 
 
-def add_product(C: Tensor, uses: list[Gradient], part: Range, U: Tensor, room: Room, fresh: bool = False) -> Tensor:
-    """C (c, ρ, elements) += UᵀΦ^m of some examples over a range; returns their squared norms over it (c, n).
+def add_product(
+    C: Tensor, norms: Sum, uses: list[Gradient], part: Range, U: Tensor, room: Room, fresh: bool = False
+) -> None:
+    """C (c, ρ, elements) += UᵀΦ^m of some examples over a range, and norms (c, n) their squared norms over it.
 
     Gradients are made in the room. A fresh C holds nothing yet, not even zeros: to fill a large one with them costs
     some per cent of a fit.
     """
     uses, start, stop = part.of(uses)
     (first, *others) = uses
-    norms = torch.zeros(len(C), len(U), dtype=summing_dtype(C.device), device=C.device)
+    is_one, num_rows, num_elements = len(C) == 1, len(U), C.shape[2]
     sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
-    in_place = (
-        len(C) == 1 and summing_dtype(C.device) == torch.float64
-    )  # MPS may lose a product into a part of a tensor
+    in_place = is_one and summing_dtype(C.device) == torch.float64  # MPS may lose a product into a part of a tensor
     if fresh and (sparse or not in_place):
         C.zero_()
     if sparse and isinstance(first, Rows):
         C += first.product(U, start, stop).mT
-        return first.squared_norms() if start == 0 else norms  # the norm is of all of it
-    pieces = first.pieces(start, stop, room) if not others else _summed_pieces(uses, part)
-    for rows, elements, J in pieces:
+        if start == 0:
+            norms.add(first.squared_norms())  # they are of all of it
+        return
+    for rows, elements, J in first.pieces(start, stop, room) if not others else _summed_pieces(uses, part):
+        J, all_rows = J.to(U.dtype), rows.stop - rows.start == num_rows  # there are a thousand of these in a small fit:
+        u = U if all_rows else U[rows]  # nothing is cut that is taken whole
+        target = C if elements.stop - elements.start == num_elements else C[:, :, elements]
         if in_place:
-            C[0, :, elements].addmm_(U[rows].mT, J[0].to(U.dtype), beta=0 if fresh and rows.start == 0 else 1)
+            target[0].addmm_(u.mT, J[0], beta=0 if fresh and rows.start == 0 else 1)
         else:
-            C[:, :, elements] += U[rows].mT @ J.to(U.dtype)
-        norms[:, rows] += torch.linalg.vector_norm(J, dim=2, dtype=U.dtype).square()
-    return norms
+            target += u.mT @ J
+        norms.add(torch.linalg.vector_norm(J, dim=2).square(), at=... if all_rows else (slice(None), rows))
 
 
 def _summed_pieces(uses: list[Gradient], part: Range) -> Iterator[Piece]:
@@ -169,8 +172,8 @@ def kept_energy(
         for part, piece in zip(some, torch.split(whole, pieces), strict=True):
             for k, (held, u) in enumerate(zip(parts, U, strict=True)):
                 if held:
-                    found = add_product(piece.view(c, rho, -1), held[part.shape.site], part, u, room, fresh=k == 0)
-                    norms[k].add(found)
+                    C = piece.view(c, rho, -1)
+                    add_product(C, norms[k], held[part.shape.site], part, u, room, fresh=k == 0)
         exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
         if len(exchanging) == len(rooms):
             add_square(H, exchanging.popleft()(), c, rho)
