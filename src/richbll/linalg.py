@@ -77,16 +77,17 @@ def columns(matrix: Tensor, used: Tensor) -> Tensor:
     return matrix.gather(-1, used.expand(*matrix.shape[:-1], -1))
 
 
-def gram(matrix: Tensor) -> Tensor:
+def gram(matrix: Tensor, is_lower: bool = False) -> Tensor:
     """matrixᵀ matrix in float64, symmetric to the bit.
 
-    Of a wide one half is computed, and columns of zeros cost nothing, not even to be made float64.
+    Of a wide one half is computed, and columns of zeros cost nothing, not even to be made float64; of a lower triangle
+    a sixth.
     """
     width = matrix.shape[-1]
     if matrix.dim() > 2 or width <= _NARROW:
         matrix = in_float64(matrix)
         return from_lower(matrix.mT @ matrix)
-    used = None if matrix.is_meta else used_columns(matrix)
+    used = None if matrix.is_meta or is_lower else used_columns(matrix)
     if used is not None and len(used) < _MOST_USED * width:
         part = gram(columns(matrix, used))
         product, used = part.new_zeros(width, width), used.to(part.device)
@@ -95,9 +96,16 @@ def gram(matrix: Tensor) -> Tensor:
     matrix = in_float64(matrix)
     product = matrix.new_empty(width, width)
     for start in range(0, width, _STEP):
-        stop = min(start + _STEP, width)
-        product[start:stop, :stop].addmm_(matrix[:, start:stop].mT, matrix[:, :stop], beta=0)
+        stop, below = min(start + _STEP, width), matrix[start:] if is_lower else matrix
+        product[start:stop, :stop].addmm_(below[:, start:stop].mT, below[:, :stop], beta=0)
     return from_lower(product)
+
+
+def lower_product(triangle: Tensor, matrix: Tensor) -> Tensor:
+    """triangle matrix, for a lower triangle: zeros above its diagonal are not multiplied."""
+    stops = range(_STEP, max(1, triangle.shape[-1]) + _STEP, _STEP)
+    rows = [triangle[..., stop - _STEP : stop, :stop] @ matrix[..., :stop, :] for stop in stops]
+    return torch.cat(rows, dim=-2)
 
 
 def from_lower(product: Tensor) -> Tensor:
@@ -148,8 +156,11 @@ def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tenso
     return Rotation(E * s2.unsqueeze(-2) / s1.unsqueeze(-1), O2t.mT), torch.cat([s1, refined], dim=-1)
 
 
-def right_singular(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values, descending, and Oᵀ. Of a wide matrix, columns of zeros (dead features) keep their directions."""
+def right_singular(name: str, matrix: Tensor, is_lower: bool = False) -> tuple[Tensor, Tensor]:
+    """Singular values, descending, and Oᵀ. Of a wide matrix, columns of zeros (dead features) keep their directions.
+
+    A lower triangle, without zeros on its diagonal, costs less.
+    """
     width = matrix.shape[-1]
     if width <= _NARROW:
         values, V = eigh(name, matrix.mT @ matrix)
@@ -157,16 +168,17 @@ def right_singular(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
             return values.sqrt(), V.mT
         _, s, Ot = svd(name, matrix)
         return s, Ot
-    used = (matrix != 0).flatten(0, -2).any(dim=0)
-    part = matrix[..., used]
-    values, V = eigh(name, gram(part) if matrix.dim() == 2 else torch.stack([gram(one) for one in part]))
+    used = None if is_lower else (matrix != 0).flatten(0, -2).any(dim=0)
+    part = matrix if used is None else matrix[..., used]
+    squares = [gram(one, is_lower) for one in (part if part.dim() == 3 else [part])]
+    values, V = eigh(name, squares[0] if matrix.dim() == 2 else torch.stack(squares))
     s = values.sqrt()
     if (sure := num_sure(s)) < s.shape[-1]:
         scale = rough(s)
         U2 = part @ (V[..., sure:] / scale[..., None, sure:])
         rotation, s = refined_rotation(name, scale, V.mT @ (part.mT @ U2) / scale.unsqueeze(-1))
         V = rotation.applied(V)
-    if part.shape[-1] == width:
+    if used is None or part.shape[-1] == width:
         return s, V.mT
     Ot = matrix.new_zeros(*matrix.shape[:-2], width, width)
     Ot[..., : s.shape[-1], used] = V.mT

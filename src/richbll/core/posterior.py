@@ -15,7 +15,7 @@ from torch import Tensor
 
 from richbll.core.projection import Spectrum
 from richbll.core.transform import in_basis
-from richbll.linalg import right_singular
+from richbll.linalg import lower_product, right_singular
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,14 @@ def spectral_posterior(L: Tensor, root: Tensor) -> SpectralPosterior:
 def posterior_in_basis(spectrum: Spectrum, C: Tensor, row_weight: float) -> SpectralPosterior:
     """The same where the rows of the data term are those of the spectrum, each standing for N/k examples.
 
-    With Φ^r = U diag(s) Qᵀ and L = Q diag(C, I), R L = (N/k)^½ diag(s) diag(C, I): what the projection does not keep is
+    With Φ^r = U diag(s) Qᵀ and L = Q diag(C, I), C a lower triangle, R L = (N/k)^½ diag(s) diag(C, I): what the projection does not keep is
     diagonal already, and no larger than the rest, as C Cᵀ ⪰ I.
     """
     rank, s = C.shape[-1], row_weight**0.5 * spectrum.s
-    kept, Ut = right_singular("the root of the posterior's Gram matrix", s[:rank].unsqueeze(-1) * C)
+    triangle = s[:rank].unsqueeze(-1) * C
+    kept, Ut = right_singular("the root of the posterior's Gram matrix", triangle, is_lower=True)
     rest = s[rank:].expand(len(C), -1)
-    return SpectralPosterior(in_basis(spectrum.Q, C @ Ut.mT), torch.cat([kept, rest], dim=-1).square())
+    return SpectralPosterior(in_basis(spectrum.Q, lower_product(C, Ut.mT)), torch.cat([kept, rest], dim=-1).square())
 
 
 def shrinkage(posterior: SpectralPosterior, sigma2: Tensor, tau2: Tensor) -> Tensor:

@@ -82,9 +82,10 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     spectrum = _spectrum(moments, dtype, ranks)
     whitener = spectrum.rough_whitener
     U = _whitened([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
-    UtU = torch.zeros(spectrum.num_alive, spectrum.num_alive - spectrum.num_sure).to(whitener)
+    UtU = torch.zeros(spectrum.num_alive - spectrum.num_sure, spectrum.num_alive).to(whitener)
     for u in U if UtU.numel() else []:
-        UtU += u.mT @ u[:, spectrum.num_sure :]
+        UtU += u[:, spectrum.num_sure :].mT @ u  # few rows and many columns take half as long as the transpose
+    UtU = UtU.mT.contiguous()
     ranks.add(UtU)
     U = [u.to(working(dtype)).to(network.device) for u in U]  # where the gradients are
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)

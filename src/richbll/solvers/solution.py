@@ -19,7 +19,7 @@ from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
-_TOGETHER = 2048  # rows whose moments are formed at once, where they are kept anyway
+_TOGETHER = 2**22  # elements of φ^r whose moments are formed at once, where they are kept anyway
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
@@ -133,7 +133,7 @@ class AddedMoments:
         if self._waiting and (self._waiting[0][1] is None) != (residuals is None):
             self._add_waiting()
         self._waiting.append((phi_r, residuals))
-        if sum(len(phi) for phi, _ in self._waiting) >= _TOGETHER:
+        if sum(phi.numel() for phi, _ in self._waiting) >= _TOGETHER:
             self._add_waiting()
 
     def _add_waiting(self) -> None:

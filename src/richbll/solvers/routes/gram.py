@@ -27,7 +27,8 @@ from richbll.precision import Sum, float64_device, summing_dtype
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
-_STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_STRIP = (384, 1024)  # rows and columns of K at a time: they stay in fast memory
+_CORNERS = 3  # parts of a strip's rows where it meets the diagonal, so that little is formed twice
 _PRODUCTS = 2**22  # elements at a time of products between positions
 _BLOCK = 768  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
@@ -236,19 +237,26 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
         products = []
         for i in range(start, stop, strip):
             mine = slice(i, min(i + strip, stop))
-            KU: Tensor | None = None
-            for j in range(i, N, span):
-                K = blocks.block(mine, slice(j, min(j + span, N)))  # (n, n') or (c, n, n')
-                if i == j:
-                    itself = K[..., : mine.stop - i]
-                    trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
-                    itself /= 2
-                KU = _multiplied(KU, K, U[j : j + span])
-            assert KU is not None
+            KU = _on_diagonal(blocks, mine, U, trace)  # (n, ρ) or (c, n, ρ)
+            for j in range(mine.stop, N, span):
+                KU = _multiplied(KU, blocks.block(mine, slice(j, min(j + span, N))), U[j : j + span])
             products.append(KU)
         S.add(U[start:stop].mT @ torch.cat(products, dim=-2))
     half = S.value()
     return half + half.mT, trace.value()
+
+
+def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum) -> Tensor:
+    """½ K_ii U_i + Σ_{j>i} K_ij U_j over the small blocks i and j of some rows, whose K_ii add to the trace."""
+    step, products = max(1, (mine.stop - mine.start) // _CORNERS), []
+    for i in range(mine.start, mine.stop, step):
+        rows = slice(i, min(i + step, mine.stop))
+        K = blocks.block(rows, slice(i, mine.stop))  # (n, n') or (c, n, n')
+        itself = K[..., : rows.stop - i]
+        trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
+        itself /= 2
+        products.append(K @ U[i : mine.stop])
+    return torch.cat(products, dim=-2)
 
 
 def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
@@ -258,11 +266,9 @@ def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
     return strip, span
 
 
-def _multiplied(total: Tensor | None, K: Tensor, U: Tensor) -> Tensor:
+def _multiplied(total: Tensor, K: Tensor, U: Tensor) -> Tensor:
     """total + K U; of one output in the total's place."""
-    if total is None or total.dim() > 2:
-        return _plus(total, K @ U)
-    return total.addmm_(K, U)
+    return _plus(total, K @ U) if total.dim() > 2 else total.addmm_(K, U)
 
 
 def _evenly(starts: list[int], ranks: Ranks) -> list[int]:
