@@ -8,7 +8,7 @@ from torch import Tensor
 
 from richbll import linalg
 from richbll.errors import NumericalError
-from richbll.linalg import columns, eigh, gram, refined_rotation, right_singular, svd, used_columns
+from richbll.linalg import columns, eigh, gram, lower_product, refined_rotation, right_singular, svd, used_columns
 
 
 def graded(rows: int, columns: int, decades: float, seed: int) -> Tensor:
@@ -51,6 +51,23 @@ def test_right_singular_is_lapacks(columns: int, more: int, decades: float, dead
     torch.testing.assert_close(lengths, s, rtol=1e-6, atol=1e-14)
     unit = product[:, :columns] / lengths[:columns]
     assert float((unit.mT @ unit - torch.eye(columns)).abs().max()) < 1e-5
+
+
+@given(st.integers(1, 40), st.floats(0, 9), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_lower_triangle_is_a_matrix_like_any_other(width: int, decades: float, seed: int, several: bool) -> None:
+    """Its square, products and singular values, without what is above the diagonal."""
+    triangle = torch.linalg.qr(graded(width + 3, width, decades, seed), mode="r").R.mT.contiguous()
+    torch.testing.assert_close(gram(triangle, is_lower=True), triangle.mT @ triangle, rtol=0, atol=1e-14)
+    triangles = torch.stack([triangle, 2 * triangle]) if several else triangle
+    V = torch.randn(width, 4, dtype=torch.float64)
+    torch.testing.assert_close(lower_product(triangles, V.expand(*triangles.shape[:-2], -1, -1)), triangles @ V)
+    s, Ot = right_singular("a test", triangles, is_lower=True)
+    torch.testing.assert_close(s, torch.linalg.svdvals(triangles), rtol=1e-6, atol=1e-14)
+    lengths = torch.linalg.vector_norm(triangles @ Ot.mT, dim=-2)
+    torch.testing.assert_close(lengths, s, rtol=1e-6, atol=1e-14)
+    identity = torch.eye(width, dtype=torch.float64).expand_as(triangles)
+    torch.testing.assert_close(Ot @ Ot.mT, identity, atol=1e-11, rtol=0)
 
 
 def test_right_singular_of_several_matrices_and_of_nothing() -> None:

@@ -24,11 +24,12 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 @contextmanager
-def small_pieces(piece: int, many_positions: int = 256) -> Iterator[None]:
+def small_pieces(piece: int, many_positions: int = 256, small_window: int = 32) -> Iterator[None]:
     """Pieces of a few elements, so that every loop goes round several times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structure, "_PIECE", piece)
         patch.setattr(structure, "MANY_POSITIONS", many_positions)
+        patch.setattr(structure, "_SMALL_WINDOW", small_window)
         yield
 
 
@@ -129,10 +130,10 @@ def windows(draw) -> Windows:
     return Windows(x, g, kernel, stride, dilation, groups)
 
 
-@given(st.data(), windows(), st.integers(1, 60), st.sampled_from([0, 256]))
-def test_windows_is_a_correlation(data, gradient: Windows, piece: int, many_positions: int) -> None:
+@given(st.data(), windows(), st.integers(1, 60), st.sampled_from([0, 256]), st.sampled_from([0, 32]))
+def test_windows_is_a_correlation(data, gradient: Windows, piece: int, many_positions: int, small_window: int) -> None:
     want = literal_windows(gradient)
-    with small_pieces(piece, many_positions):
+    with small_pieces(piece, many_positions, small_window):
         check_all_forms(gradient, want, drawn_ranges(data, gradient.size))
         outer = gradient.unfolded()
     assert (outer is None) == (gradient.groups > 1 or len(gradient.kernel) != 2)
@@ -165,6 +166,18 @@ def test_both_sides_of_the_number_of_positions_from_which_a_grouped_convolution_
     x, g = randn(1, 2, 4, positions[0] + 2, positions[1] + 1), randn(2, 2, 6, *positions, seed=1)
     gradient = Windows(x, g, (3, 2), (1, 1), (1, 1), 2)
     check_all_forms(gradient, literal_windows(gradient), [(5, 31), (24, 60)])
+
+
+@pytest.mark.parametrize("channels", [3, 4], ids=["windows of 27", "windows of 36"])
+def test_both_sides_of_the_size_up_to_which_windows_are_unfolded_at_many_positions(channels: int, monkeypatch) -> None:
+    x, g = randn(1, 5, channels, 16, 16), randn(1, 5, 2, 16, 16, seed=1)
+    gradient = Windows(x, g, (3, 3), (1, 1), (1, 1), 1, (1, 1))
+    unfolded = []
+    columns = Windows._columns
+    monkeypatch.setattr(Windows, "_columns", lambda self, x: unfolded.append(len(x)) or columns(self, x))
+    padded_before = Windows(padded(x, [(1, 1), (1, 1)]), g, (3, 3), (1, 1), (1, 1), 1)
+    check_all_forms(gradient, literal_windows(padded_before), [(5, 31)])
+    assert bool(unfolded) == (channels == 3)
 
 
 # ---------------------------------------------------------------------- precision, memory, shapes

@@ -65,6 +65,7 @@ def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positio
     monkeypatch.setattr(structure, "MANY_POSITIONS", many_positions)
     monkeypatch.setattr(explicit, "MANY_POSITIONS", many_positions)
     monkeypatch.setattr(structure, "_CONVOLVED", 300)
+    monkeypatch.setattr(structure, "_SMALL_WINDOW", 0)
     wide = SiteShape(("w", 0), 28, "linear", positions=2, widths=(4, 7), columns=7)
     conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)
     counts = (4, 1, 6)

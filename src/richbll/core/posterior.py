@@ -40,8 +40,8 @@ def spectral_posterior(L: Tensor, root: Tensor) -> SpectralPosterior:
 def posterior_in_basis(spectrum: Spectrum, C: Tensor, row_weight: float) -> SpectralPosterior:
     """The same where the rows of the data term are those of the spectrum, each standing for N/k examples.
 
-    With Φ^r = U diag(s) Qᵀ and L = Q diag(C, I), C a lower triangle, R L = (N/k)^½ diag(s) diag(C, I): what the projection does not keep is
-    diagonal already, and no larger than the rest, as C Cᵀ ⪰ I.
+    With Φ^r = U diag(s) Qᵀ and L = Q diag(C, I), C a lower triangle, R L = (N/k)^½ diag(s) diag(C, I): what the
+    projection does not keep is diagonal already, and no larger than the rest, as C Cᵀ ⪰ I.
     """
     rank, s = C.shape[-1], row_weight**0.5 * spectrum.s
     triangle = s[:rank].unsqueeze(-1) * C

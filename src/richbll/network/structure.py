@@ -16,8 +16,10 @@ from torch.nn.functional import pad
 
 from richbll.network.room import Room
 
-# From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying.
+# From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying,
 MANY_POSITIONS = 256
+# but for windows of few elements: those of an image with its three colours.
+_SMALL_WINDOW = 32
 
 
 # Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
@@ -195,7 +197,8 @@ class Windows:
     def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """A few examples at a time; after unfolding, a few channels at a time."""
         c, n = len(self._outputs()), self.x.shape[1]
-        unfolded = self._is_unfolded() and self.groups == 1 and c == 1
+        is_small = len(self.kernel) == 2 and self.row <= _SMALL_WINDOW
+        unfolded = (is_small or self._is_unfolded()) and self.groups == 1 and c == 1
         per_example = 2 * self.row * self.g[0, 0, 0].numel() // 5 if unfolded else c * (stop - start)
         count = min(n, max(8, _PIECE // max(1, per_example)))
         for i in range(0, n, max(1, count)):
