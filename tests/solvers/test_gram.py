@@ -70,9 +70,9 @@ def test_blocks_are_inner_products(made: tuple[Rowwise, Tensor], corners: list[t
         torch.testing.assert_close(found.expand(len(K), N - i, N - j), K[:, i:, j:], rtol=1e-12, atol=1e-12)
 
 
-@given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans())
+@given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans(), st.booleans())
 def test_energy_is_that_of_the_whole_matrix(
-    made: tuple[Rowwise, Tensor], block: int, strip: int, longer: int, in_float32: bool
+    made: tuple[Rowwise, Tensor], block: int, strip: int, longer: int, in_float32: bool, is_wide: bool
 ) -> None:
     """H = UᵀKU and tr K, in strips of any shape; a float32 basis with K in float64 is no worse than its rounding."""
     rows, K = made
@@ -81,6 +81,7 @@ def test_energy_is_that_of_the_whole_matrix(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gram, "_BLOCK", block)
         patch.setattr(gram, "_STRIP", (2 * strip, 2 * (strip + longer)))
+        patch.setattr(gram, "_WIDE", 0 if is_wide else 10**6)
         H, trace = energy_in(rows, U, len(K), Alone(), torch.float64)
     torch.testing.assert_close(H, U.double().mT @ K @ U.double(), rtol=1e-12, atol=1e-11)
     torch.testing.assert_close(trace, K.diagonal(dim1=1, dim2=2).sum(dim=1), rtol=1e-12, atol=0)
@@ -88,11 +89,18 @@ def test_energy_is_that_of_the_whole_matrix(
 
 @pytest.mark.parametrize("T", [1, 3, 32, 500, 5000])
 @pytest.mark.parametrize("wide", [1, 2])
-def test_products_between_positions_stay_small(T: int, wide: int) -> None:
-    strip, span = gram._strip_shape(T, wide)
+@pytest.mark.parametrize("tall", [1, 2])
+def test_products_between_positions_stay_small(T: int, wide: int, tall: int) -> None:
+    strip, span = gram._strip_shape(T, wide, tall)
     assert 1 <= strip <= span
     assert strip == 1 or strip * span * T * T <= gram._PRODUCTS
-    assert (strip, span) == gram._STRIP or T > 1 or wide > 1
+    assert (strip, span) == (tall * gram._STRIP[0], gram._STRIP[1]) or T > 1 or wide > 1
+
+
+def test_the_width_of_K_is_what_a_pair_of_examples_costs() -> None:
+    """By it strips are tall and have corners, or not."""
+    outers = {("w", 0): [Outer(randn(0, 1, N, 2, 3), randn(1, 2, N, 2, 5))] * 2}
+    assert Rowwise(outers, {("b", 0): Dense(randn(2, 2, N, 7))}).width == 2 * 2 * (3 + 5) + 7
 
 
 def test_uses_of_other_precision() -> None:

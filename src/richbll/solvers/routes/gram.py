@@ -27,8 +27,10 @@ from richbll.precision import Sum, float64_device, summing_dtype
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
-_STRIP = (384, 1024)  # rows and columns of K at a time: they stay in fast memory
-_CORNERS = 3  # parts of a strip's rows where it meets the diagonal, so that little is formed twice
+_STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_WIDE = 1024  # from so many products for a pair of examples on,
+_TALLER = 2  # strips have so many times the rows,
+_CORNERS = 3  # in so many parts where they meet the diagonal
 _PRODUCTS = 2**22  # elements at a time of products between positions
 _BLOCK = 768  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
@@ -45,6 +47,12 @@ class Rowwise:
     def positions(self) -> int:
         """At most so many of one example."""
         return max((use.left.shape[2] for uses in self.outers.values() for use in uses), default=1)
+
+    @property
+    def width(self) -> int:
+        """How many products K takes for a pair of examples."""
+        factors = (t.shape[2] * t.shape[3] for uses in self.outers.values() for use in uses for t in use.tensors)
+        return sum(factors) + sum(one.size for one in self.dense.values())
 
     def to(self, device: torch.device) -> "Rowwise":
         """The same on another device."""
@@ -229,7 +237,8 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     """The same, with K in one precision."""
     N, rho = U.shape
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
-    strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize)
+    is_wide = rows.width >= _WIDE
+    strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize, _TALLER if is_wide else 1)
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S, trace = Sum((c, rho, rho), U.device), Sum((c,), U.device)
     for start in _evenly(list(range(0, N, block)), ranks):
@@ -237,7 +246,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
         products = []
         for i in range(start, stop, strip):
             mine = slice(i, min(i + strip, stop))
-            KU = _on_diagonal(blocks, mine, U, trace)  # (n, ρ) or (c, n, ρ)
+            KU = _on_diagonal(blocks, mine, U, trace, _CORNERS if is_wide else 1)  # (n, ρ) or (c, n, ρ)
             for j in range(mine.stop, N, span):
                 KU = _multiplied(KU, blocks.block(mine, slice(j, min(j + span, N))), U[j : j + span])
             products.append(KU)
@@ -246,9 +255,9 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     return half + half.mT, trace.value()
 
 
-def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum) -> Tensor:
-    """½ K_ii U_i + Σ_{j>i} K_ij U_j over the small blocks i and j of some rows, whose K_ii add to the trace."""
-    step, products = max(1, (mine.stop - mine.start) // _CORNERS), []
+def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum, corners: int) -> Tensor:
+    """½ K_ii U_i + Σ_{j>i} K_ij U_j over so many blocks i and j of some rows, whose K_ii add to the trace."""
+    step, products = -(-(mine.stop - mine.start) // corners), []
     for i in range(mine.start, mine.stop, step):
         rows = slice(i, min(i + step, mine.stop))
         K = blocks.block(rows, slice(i, mine.stop))  # (n, n') or (c, n, n')
@@ -256,13 +265,14 @@ def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum) -> Tensor:
         trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
         itself /= 2
         products.append(K @ U[i : mine.stop])
-    return torch.cat(products, dim=-2)
+    return torch.cat(products, dim=-2) if corners > 1 else products[0]
 
 
-def _strip_shape(T: int, times_as_wide: int) -> tuple[int, int]:
+def _strip_shape(T: int, times_as_wide: int, times_as_tall: int) -> tuple[int, int]:
     """Rows and columns of K at a time, fewer where each is made of T² products between positions."""
-    fewer = max(times_as_wide, T * (_STRIP[0] * _STRIP[1] / _PRODUCTS) ** 0.5)
-    strip, span = (max(1, int(size / fewer)) for size in _STRIP)
+    shape = (times_as_tall * _STRIP[0], _STRIP[1])
+    fewer = max(times_as_wide, T * (shape[0] * shape[1] / _PRODUCTS) ** 0.5)
+    strip, span = (max(1, int(size / fewer)) for size in shape)
     return strip, span
 
 
