@@ -19,7 +19,7 @@ from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
-_TOGETHER = 2**22  # elements of φ^r whose moments are formed at once, where they are kept anyway
+_TOGETHER = 2**21  # elements of φ^r whose moments are formed at once, where they are kept anyway
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
