@@ -80,8 +80,8 @@ def columns(matrix: Tensor, used: Tensor) -> Tensor:
 def gram(matrix: Tensor, is_lower: bool = False) -> Tensor:
     """matrixᵀ matrix in float64, symmetric to the bit.
 
-    Of a wide one half is computed, and columns of zeros cost nothing, not even to be made float64; of a lower triangle
-    a sixth.
+    Of a wide one half is computed, of a lower triangle a sixth, and columns of zeros cost nothing, not even to be made
+    float64.
     """
     width = matrix.shape[-1]
     if matrix.dim() > 2 or width <= _NARROW:
@@ -103,8 +103,8 @@ def gram(matrix: Tensor, is_lower: bool = False) -> Tensor:
 
 def lower_product(triangle: Tensor, matrix: Tensor) -> Tensor:
     """triangle matrix, for a lower triangle: zeros above its diagonal are not multiplied."""
-    stops = range(_STEP, max(1, triangle.shape[-1]) + _STEP, _STEP)
-    rows = [triangle[..., stop - _STEP : stop, :stop] @ matrix[..., :stop, :] for stop in stops]
+    starts, step = range(0, max(1, triangle.shape[-1]), _STEP), _STEP
+    rows = [triangle[..., start : start + step, : start + step] @ matrix[..., : start + step, :] for start in starts]
     return torch.cat(rows, dim=-2)
 
 

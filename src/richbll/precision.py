@@ -51,11 +51,9 @@ class Sum:
 
     def add(self, more: Tensor, at: tuple[slice, ...] | EllipsisType = ...) -> None:
         """Add to all of it, or to a part."""
-        if self._low is None and at is ...:
-            self._high += more
-            return
         if self._low is None:
-            self._high[at] += more
+            part = self._high if at is ... else self._high[at]
+            part += more
             return
         total, lost = _two_sum(self._high[at], more)
         self._high[at], self._low[at] = _two_sum(total, self._low[at] + lost)

@@ -168,6 +168,35 @@ def test_both_sides_of_the_number_of_positions_from_which_a_grouped_convolution_
     check_all_forms(gradient, literal_windows(gradient), [(5, 31), (24, 60)])
 
 
+@pytest.mark.parametrize("padding", [(), (1, 2)], ids=["no padding", "padding"])
+@pytest.mark.parametrize("laid_out", ["channels last", "expanded", "permuted", "with steps", "as one element"])
+def test_windows_of_an_input_however_it_is_laid_out(laid_out: str, padding: tuple[int, ...]) -> None:
+    x = {
+        "channels last": randn(4, 3, 6, 7).to(memory_format=torch.channels_last),
+        "expanded": randn(1, 3, 1, 7).expand(4, 3, 6, 7),
+        "permuted": randn(7, 4, 6, 3).permute(1, 3, 2, 0),
+        "with steps": randn(9, 3, 13, 15)[1::2, :, 1::2, :14:2],
+        "as one element": randn(4, 3, 6, 7),
+    }[laid_out]
+    kernel = (1, 1) if laid_out == "as one element" else (2, 3)
+    dilation, sides = (2, 1), [(side, side) for side in padding or (0, 0)]
+    space = [
+        size + 2 * side - d * (k - 1) for size, (side, _), d, k in zip((6, 7), sides, dilation, kernel, strict=True)
+    ]
+    g, before = randn(1, 4, 2, *space, seed=1), x.clone()
+    gradient = Windows(x.unsqueeze(0), g, kernel, (1, 1), dilation, 1, padding)
+    plain = Windows(padded(x.contiguous(), sides).unsqueeze(0), g, kernel, (1, 1), dilation, 1)
+    check_all_forms(gradient, literal_windows(plain), [(1, 4)])
+    assert torch.equal(x, before)
+
+
+def test_windows_that_reach_too_far_are_refused() -> None:
+    """A view of a larger tensor has numbers behind its end, and they are not its own."""
+    x = randn(2, 3, 6, 9)[..., :6]
+    with pytest.raises(AssertionError):
+        Windows(x.unsqueeze(0), randn(1, 2, 2, 4, 5), (3, 3), (1, 1), (1, 1), 1, (0, 0))._columns(x)
+
+
 @pytest.mark.parametrize("channels", [3, 4], ids=["windows of 27", "windows of 36"])
 def test_both_sides_of_the_size_up_to_which_windows_are_unfolded_at_many_positions(channels: int, monkeypatch) -> None:
     x, g = randn(1, 5, channels, 16, 16), randn(1, 5, 2, 16, 16, seed=1)

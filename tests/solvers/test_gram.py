@@ -97,7 +97,7 @@ def test_products_between_positions_stay_small(T: int, wide: int, tall: int) -> 
     assert (strip, span) == (tall * gram._STRIP[0], gram._STRIP[1]) or T > 1 or wide > 1
 
 
-def test_the_width_of_K_is_what_a_pair_of_examples_costs() -> None:
+def test_the_width_of_K_is_what_it_reads_of_an_example() -> None:
     """By it strips are tall and have corners, or not."""
     outers = {("w", 0): [Outer(randn(0, 1, N, 2, 3), randn(1, 2, N, 2, 5))] * 2}
     assert Rowwise(outers, {("b", 0): Dense(randn(2, 2, N, 7))}).width == 2 * 2 * (3 + 5) + 7

@@ -159,7 +159,7 @@ class Capture(TorchFunctionMode):
         by_row = Examples(layout, self.num_rows).first(output.detach())
         some = by_row[self.rows].flatten(1)  # rows first: they are few, and to flatten all of them may take a copy
         every = some.shape[1] // _GLIMPSED | 1
-        glimpse = some[:, ::every]
+        glimpse = some[:, ::every].contiguous()  # and not a view that keeps whole rows of every call
         is_one = bool((glimpse == glimpse[:1]).all())
         return glimpse, is_one and bool((by_row.flatten(1)[:, ::every] != glimpse[:1]).any())
 

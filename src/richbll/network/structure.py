@@ -18,7 +18,7 @@ from richbll.network.room import Room
 
 # From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying,
 MANY_POSITIONS = 256
-# but for windows of few elements: those of an image with its three colours.
+# but for pieces of one output and windows of few elements: those of an image with its three colours.
 _SMALL_WINDOW = 32
 
 
@@ -200,7 +200,7 @@ class Windows:
         is_small = len(self.kernel) == 2 and self.row <= _SMALL_WINDOW
         unfolded = (is_small or self._is_unfolded()) and self.groups == 1 and c == 1
         per_example = 2 * self.row * self.g[0, 0, 0].numel() // 5 if unfolded else c * (stop - start)
-        count = min(n, max(8, _PIECE // max(1, per_example)))
+        count = min(n, max(1 if is_small else 8, _PIECE // max(1, per_example)))
         for i in range(0, n, max(1, count)):
             rows = slice(i, min(i + count, n))
             some = replace(self, x=self.x[:, rows], g=self.g[:, rows])
@@ -246,13 +246,15 @@ class Windows:
         return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < MANY_POSITIONS
 
     def _columns(self, x: Tensor) -> Tensor:
-        """Windows of x at the positions of g; torch's unfold takes twice as long."""  # (n, d_x · kernel, T)
+        """Windows of x at the positions of g, perhaps a view of it; torch's unfold takes twice as long."""
         x = padded(x, [(side, side) for side in self.padding])
-        lead, between = x.stride()[:2], x.stride()[2:]
+        lead, between, positions = x.stride()[:2], x.stride()[2:], self.g.shape[3:]
+        sizes = zip(x.shape[2:], positions, self.stride, self.kernel, self.dilation, strict=True)
+        assert all((count - 1) * s + d * (k - 1) < size for size, count, s, k, d in sizes)
         within = (step * d for step, d in zip(between, self.dilation, strict=True))
         along = (step * s for step, s in zip(between, self.stride, strict=True))
-        windows = x.as_strided((*x.shape[:2], *self.kernel, *self.g.shape[3:]), (*lead, *within, *along))
-        return windows.reshape(len(x), x.shape[1] * math.prod(self.kernel), -1)
+        windows = x.as_strided((*x.shape[:2], *self.kernel, *positions), (*lead, *within, *along))
+        return windows.reshape(len(x), x.shape[1] * math.prod(self.kernel), positions.numel())  # (n, d_x · kernel, T)
 
     @property
     def _reached(self) -> Tensor:

@@ -19,7 +19,7 @@ from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
-_TOGETHER = 2**21  # elements of φ^r whose moments are formed at once, where they are kept anyway
+_TOGETHER = 2**21  # elements of φ^r and residuals whose moments are formed at once, where rows are kept anyway
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
@@ -109,6 +109,7 @@ class AddedMoments:
     def __init__(self, state: State | None = None) -> None:
         self.state: State = {} if state is None else state
         self._waiting: list[tuple[Tensor, Tensor | None]] = []  # φ^r and residuals
+        self._num_waiting = 0  # their elements
 
     def add(self, moments: Moments) -> None:
         """One more batch."""
@@ -133,7 +134,8 @@ class AddedMoments:
         if self._waiting and (self._waiting[0][1] is None) != (residuals is None):
             self._add_waiting()
         self._waiting.append((phi_r, residuals))
-        if sum(phi.numel() for phi, _ in self._waiting) >= _TOGETHER:
+        self._num_waiting += phi_r.numel() + (0 if residuals is None else residuals.numel())
+        if self._num_waiting >= _TOGETHER:
             self._add_waiting()
 
     def _add_waiting(self) -> None:
@@ -141,7 +143,7 @@ class AddedMoments:
             phi_r = torch.cat([phi for phi, _ in self._waiting])
             residuals = [more for _, more in self._waiting if more is not None]
             self.add(batch_moments(phi_r, residuals=torch.cat(residuals) if residuals else None))
-            self._waiting = []
+            self._waiting, self._num_waiting = [], 0
 
     def total(self, stream: Source) -> Moments:
         """Of all batches and processes, with the number of examples that a subsample stands for."""

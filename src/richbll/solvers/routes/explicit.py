@@ -116,9 +116,11 @@ def add_product(
     """
     uses, start, stop = part.of(uses)
     (first, *others) = uses
-    is_one, num_rows, num_elements = len(C) == 1, len(U), C.shape[2]
+    num_rows, num_elements = len(U), C.shape[2]
     sparse = not others and is_sparse(part.shape) and isinstance(first, Rows)
-    in_place = is_one and summing_dtype(C.device) == torch.float64  # MPS may lose a product into a part of a tensor
+    in_place = (
+        len(C) == 1 and summing_dtype(C.device) == torch.float64
+    )  # MPS may lose a product into a part of a tensor
     if fresh and (sparse or not in_place):
         C.zero_()
     if sparse and isinstance(first, Rows):
@@ -126,9 +128,10 @@ def add_product(
         if start == 0:
             norms.add(first.squared_norms())  # they are of all of it
         return
+    # a small fit has a thousand pieces: what is taken whole is not cut
     for rows, elements, J in first.pieces(start, stop, room) if not others else _summed_pieces(uses, part):
-        J, all_rows = J.to(U.dtype), rows.stop - rows.start == num_rows  # there are a thousand of these in a small fit:
-        u = U if all_rows else U[rows]  # nothing is cut that is taken whole
+        J, all_rows = J.to(U.dtype), rows.stop - rows.start == num_rows
+        u = U if all_rows else U[rows]
         target = C if elements.stop - elements.start == num_elements else C[:, :, elements]
         if in_place:
             target[0].addmm_(u.mT, J[0], beta=0 if fresh and rows.start == 0 else 1)

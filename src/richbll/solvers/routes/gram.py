@@ -28,7 +28,7 @@ from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
 _STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
-_WIDE = 1024  # from so many products for a pair of examples on,
+_WIDE = 1024  # where K of one output reads so many numbers of an example,
 _TALLER = 2  # strips have so many times the rows,
 _CORNERS = 3  # in so many parts where they meet the diagonal
 _PRODUCTS = 2**22  # elements at a time of products between positions
@@ -50,7 +50,7 @@ class Rowwise:
 
     @property
     def width(self) -> int:
-        """How many products K takes for a pair of examples."""
+        """How many numbers K reads of an example."""
         factors = (t.shape[2] * t.shape[3] for uses in self.outers.values() for use in uses for t in use.tensors)
         return sum(factors) + sum(one.size for one in self.dense.values())
 
@@ -237,7 +237,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     """The same, with K in one precision."""
     N, rho = U.shape
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
-    is_wide = rows.width >= _WIDE
+    is_wide = c == 1 and rows.width >= _WIDE
     strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize, _TALLER if is_wide else 1)
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S, trace = Sum((c, rho, rho), U.device), Sum((c,), U.device)
@@ -265,7 +265,7 @@ def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum, corners: in
         trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
         itself /= 2
         products.append(K @ U[i : mine.stop])
-    return torch.cat(products, dim=-2) if corners > 1 else products[0]
+    return torch.cat(products, dim=-2) if len(products) > 1 else products[0]
 
 
 def _strip_shape(T: int, times_as_wide: int, times_as_tall: int) -> tuple[int, int]:
