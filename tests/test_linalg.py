@@ -122,11 +122,15 @@ def test_used_columns_are_those_with_anything_in_them(rows: int, width: int, see
 def test_what_is_turned_is_laid_out_as_a_file_has_it() -> None:
     """So that products with it are the same to the bit after it was written and read."""
     matrix = torch.randn(2, 6, 5, dtype=torch.float64).mT
-    rotation = linalg.Rotation(
-        torch.randn(2, 4, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64).expand(2, 2, 2)
-    )
-    head, tail = matrix[..., :4], matrix[..., 4:]
-    want = torch.cat([head + tail @ rotation.G.mT, tail - head @ rotation.G], dim=-1)
-    found = rotation.applied(matrix)
-    assert found.is_contiguous()
-    torch.testing.assert_close(found, want)
+    for lead in ((2,), ()):  # a rotation for each matrix, or one for all
+        upper, left, corner = (torch.randn(*lead, *shape, dtype=torch.float64) for shape in ((4, 2), (2, 4), (2, 2)))
+        identity = torch.eye(4, dtype=torch.float64).expand(*lead, 4, 4)
+        O = torch.cat([torch.cat([identity, upper], dim=-1), torch.cat([left, corner], dim=-1)], dim=-2)  # noqa: E741
+        rotation = linalg.Rotation(upper, left, corner)
+        found = rotation.applied(matrix)
+        assert found.is_contiguous()
+        torch.testing.assert_close(found, matrix @ O)
+        s, refined = torch.rand(2, *lead, 6, dtype=torch.float64) + 1
+        refined[..., :4] = s[..., :4]
+        want = s.unsqueeze(-1) * O / refined.unsqueeze(-2)
+        torch.testing.assert_close(rotation.between(s, refined).applied(matrix), matrix @ want)

@@ -1,5 +1,6 @@
 """Factorisations of float64 matrices that say what failed, and the Gram matrices that they begin with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -125,18 +126,32 @@ def rough(s: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rotation:
-    """O = [I, −G O₂; Gᵀ, O₂]: it turns the last t of k directions among themselves and out of the first ones."""
+    """O = [I, upper; left, corner]: it turns the last t of k directions among themselves and out of the first ones."""
 
-    G: Tensor  # (k − t, t), small
-    O2: Tensor  # (t, t)
+    upper: Tensor  # (k − t, t), small
+    left: Tensor  # (t, k − t), small
+    corner: Tensor  # (t, t)
 
     def applied(self, matrix: Tensor) -> Tensor:
         """matrix O."""
-        h, turned = self.G.shape[-2], matrix.new_empty(matrix.shape)  # laid out as a file has it
-        head, tail = matrix[..., :h], matrix[..., h:]
-        torch.add(head, tail @ self.G.mT, out=turned[..., :h])
-        turned[..., h:] = (tail - head @ self.G) @ self.O2
+        h, turned = self.upper.shape[-2], matrix.new_empty(matrix.shape)  # laid out as a file has it
+        one_for_all = self.left.dim() == 2
+        add: Callable[..., Tensor] = torch.addmm if one_for_all else torch.baddbmm
+        flat, out = (matrix.flatten(0, -2), turned.flatten(0, -2)) if one_for_all else (matrix, turned)
+        head, tail = flat[..., :h], flat[..., h:]
+        add(head, tail, self.left, out=out[..., :h])
+        out[..., h:] = add(tail @ self.corner, head, self.upper)
         return turned
+
+    def between(self, s: Tensor, refined: Tensor) -> "Rotation":
+        """diag(s) O diag(1/s'), where s and s' differ in their last t values only."""
+        h = self.upper.shape[-2]
+        s1, s2, last = s[..., :h], s[..., h:], refined[..., h:]
+        return Rotation(
+            s1.unsqueeze(-1) * self.upper / last.unsqueeze(-2),
+            s2.unsqueeze(-1) * self.left / s1.unsqueeze(-2),
+            s2.unsqueeze(-1) * self.corner / last.unsqueeze(-2),
+        )
 
 
 def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tensor]:
@@ -153,7 +168,8 @@ def refined_rotation(name: str, s: Tensor, UtU: Tensor) -> tuple[Rotation, Tenso
     h = UtU.shape[-2] - UtU.shape[-1]
     E, s1, s2 = UtU[..., :h, :], s[..., :h], s[..., h:]
     _, refined, O2t = svd(name, psd_root(name, UtU[..., h:, :] - E.mT @ E) * s2.unsqueeze(-2))
-    return Rotation(E * s2.unsqueeze(-2) / s1.unsqueeze(-1), O2t.mT), torch.cat([s1, refined], dim=-1)
+    G, O2 = E * s2.unsqueeze(-2) / s1.unsqueeze(-1), O2t.mT
+    return Rotation(-G @ O2, G.mT, O2), torch.cat([s1, refined], dim=-1)
 
 
 def right_singular(name: str, matrix: Tensor, is_lower: bool = False) -> tuple[Tensor, Tensor]:

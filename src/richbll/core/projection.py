@@ -150,7 +150,7 @@ def refined_projection(
         return Projection(spectrum, CtC[:, : spectrum.rank, : spectrum.rank], trace_m)
     rotation, s = refined_rotation("the second look at the features", scale, UtU)
     rank = _rank(s, feature_dtype)
-    half = rotation.applied(CtC * scale)[..., :rank] / s[:rank]  # CᵀC T, (c, alive, ρ)
-    H = rotation.applied(half.mT * scale)[..., :rank] / s[:rank]
+    T = rotation.between(scale, s)
+    H = T.applied(T.applied(CtC).mT)[..., :rank, :rank].contiguous()  # what is dropped may be divided by zero
     Q = torch.cat([rotation.applied(spectrum.Q[:, :alive]), spectrum.Q[:, alive:]], dim=1)
     return Projection(Spectrum(Q, torch.cat([s, spectrum.s[alive:]]), rank, alive), H, trace_m)

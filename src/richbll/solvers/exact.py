@@ -5,7 +5,7 @@ fits into memory, the data is read once; else twice, and in blocks of parameters
 `plan` says which layer takes which route.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,14 +80,16 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
             kept.append(_Kept(none, phi_r.to(float64_device(phi_r.device)), {}))
     moments, dtype = adding.total(stream), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
-    whitener = spectrum.rough_whitener
-    U = _whitened([part.phi_r for part in kept], whitener, moments.gram_projection.diagonal() > 0)
+    whitener, features = spectrum.rough_whitener, [part.phi_r for part in kept]
+    sizes, is_alive = [len(phi) for phi in features], moments.gram_projection.diagonal() > 0
+    U = torch.empty(sum(sizes), spectrum.num_alive, dtype=working(dtype), device=network.device)
     UtU = torch.zeros(spectrum.num_alive - spectrum.num_sure, spectrum.num_alive).to(whitener)
-    for u in U if UtU.numel() else []:
-        UtU += u[:, spectrum.num_sure :].mT @ u  # few rows and many columns take half as long as the transpose
+    for u, rows in zip(_whitened(features, whitener, is_alive), torch.split(U, sizes), strict=True):
+        rows.copy_(u.to(U.dtype))  # where the gradients are
+        if UtU.numel():
+            UtU += u[:, spectrum.num_sure :].mT @ u  # few rows and many columns take half as long as the transpose
     UtU = UtU.mT.contiguous()
     ranks.add(UtU)
-    U = [u.to(working(dtype)).to(network.device) for u in U]  # where the gradients are
     size = Size(moments.num_rows, spectrum.num_alive, network.num_gradients, memory)
     plan = exact_plan(reader.shapes, size, may_cache=True)
     with no_autocast(network.device):
@@ -95,20 +97,19 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     return Solution(moments, refined_projection(spectrum, UtU, H, trace, dtype))
 
 
-def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> list[Tensor]:
+def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> Iterator[Tensor]:
     """U = Φ^r V, batch by batch. Features that are always zero have no part in it."""  # (n, alive)
-    if bool(is_alive.all()):
-        return [phi.to(torch.float64) @ whitener for phi in phi_r]
-    alive = is_alive.nonzero().flatten()
-    V = whitener[alive]
-    return [columns(phi, alive).to(torch.float64) @ V for phi in phi_r]
+    alive = None if bool(is_alive.all()) else is_alive.nonzero().flatten()
+    V = whitener if alive is None else whitener[alive]
+    for phi in phi_r:
+        yield (phi if alive is None else columns(phi, alive)).to(torch.float64) @ V
 
 
 def _energy(
-    kept: list[_Kept], U: list[Tensor], spectrum: Spectrum, plan: Plan, size: Size, ranks: Ranks
+    kept: list[_Kept], U: Tensor, spectrum: Spectrum, plan: Plan, size: Size, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
     """H and tr K, summed over all routes and all processes."""
-    c, alive, device = size.num_gradients, size.rank, U[0].device
+    c, alive, device = size.num_gradients, size.rank, U.device
     H = torch.zeros(c, alive, alive, dtype=torch.float64, device=float64_device(device))
     trace = torch.zeros(c, dtype=torch.float64, device=H.device)
     parts = [part.gradients for part in kept]
@@ -116,7 +117,8 @@ def _energy(
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
         most = size.memory // 8 // (4 * c * alive * at_once)
-        more, norms = kept_energy(parts, held_ranges(explicit, c * alive, max(1, most)), U, c, ranks)
+        by_batch = list(torch.split(U, [len(part.phi_r) for part in kept]))
+        more, norms = kept_energy(parts, held_ranges(explicit, c * alive, max(1, most)), by_batch, c, ranks)
         with ranks.together("gradients"):
             for part, squared in zip(kept, norms, strict=True):
                 check_finite(part.batch, squared)
@@ -124,7 +126,7 @@ def _energy(
         H += more
     if others and alive:
         rows = joined(parts, others, plan.formed, ranks, device)
-        more, extra = gram_energy(rows, ranks.rows(torch.cat(U)), spectrum.kept_scale, c, ranks)
+        more, extra = gram_energy(rows, ranks.rows(U), spectrum.kept_scale, c, ranks)
         H += more
         trace += extra
     ranks.add(H, trace)

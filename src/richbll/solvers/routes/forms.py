@@ -53,8 +53,16 @@ class Form:
 
 def side_by_side(columns: list[list[Tensor]]) -> Tensor:
     """All rows of all columns (c, N, T, Σ d); of one column all rows."""
-    rows = [parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for parts in columns]
-    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=3)
+    if len(columns) == 1:
+        return columns[0][0] if len(columns[0]) == 1 else torch.cat(columns[0], dim=1)
+    first, widths = columns[0], [parts[0].shape[3] for parts in columns]
+    dtype = reduce(torch.promote_types, (part.dtype for parts in columns for part in parts))
+    shape = (len(first[0]), sum(part.shape[1] for part in first), first[0].shape[2], sum(widths))
+    whole = first[0].new_empty(shape, dtype=dtype)
+    for parts, column in zip(columns, torch.split(whole, widths, dim=3), strict=True):  # each is copied once
+        for part, rows in zip(parts, torch.split(column, [part.shape[1] for part in parts], dim=1), strict=True):
+            rows.copy_(part)
+    return whole
 
 
 def forms_of(
