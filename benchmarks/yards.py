@@ -17,6 +17,7 @@ from torch import Tensor, nn
 Batches = Sequence[tuple[Tensor, Tensor]]
 _SHORTEST = 0.03  # seconds: below this a pass is repeated within one timing
 _MOST_PASSES = 25
+_VERY_LONG = 4  # times the seconds of a row: what takes longer is run once, without a warm-up
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def compared(
 ) -> Timing:
     """What `run` makes ready, measured against the unit: up to so many repeats, and no new one after so many seconds.
 
-    The first repeat warms up and is dropped where others follow it.
+    The first repeat warms up and is dropped; only where it took very long no other follows it.
     """
     steady(unit)
     cpu, wall, units, ratios, wall_ratios = [], [], [], [], []
@@ -83,7 +84,8 @@ def compared(
         units.append((before[0] + after[0]) / 2)
         ratios.append(taken[0] / units[-1])
         wall_ratios.append(2 * taken[1] / (before[1] + after[1]))
-        if time.perf_counter() - began > seconds:
+        spent = time.perf_counter() - began
+        if spent > seconds and (len(ratios) > 1 or spent > _VERY_LONG * seconds):
             break
     kept = slice(1 if len(ratios) > 1 else 0, None)
     middle = statistics.median(ratios[kept])
