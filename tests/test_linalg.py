@@ -92,9 +92,17 @@ def test_a_rotation_of_orthonormal_columns_does_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_product_with_itself(width: int, dead: float, dtype: torch.dtype) -> None:
     matrix = torch.randn(30, width, dtype=dtype) * (torch.rand(width) >= dead)
-    found = gram(matrix)  # in float64 whatever it is given
-    torch.testing.assert_close(found, matrix.double().mT @ matrix.double(), rtol=1e-12, atol=1e-12)
-    assert torch.equal(found, found.mT)
+    for parts in ([matrix], [matrix[:7], matrix[7:7], matrix[7:]]):
+        found = gram(*parts)  # in float64 whatever it is given
+        torch.testing.assert_close(found, matrix.double().mT @ matrix.double(), rtol=1e-12, atol=1e-12)
+        assert torch.equal(found, found.mT)
+
+
+def test_a_column_that_is_zero_in_one_part_only_counts() -> None:
+    parts = [torch.zeros(4, 300, dtype=torch.float64) for _ in range(2)]
+    parts[0][:, :40], parts[1][:, 30:60] = torch.randn(4, 40), torch.randn(4, 30)
+    whole = torch.cat(parts)
+    torch.testing.assert_close(gram(*parts), whole.mT @ whole)
 
 
 @pytest.mark.parametrize("factorise", [eigh, svd])

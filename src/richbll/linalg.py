@@ -1,6 +1,6 @@
 """Factorisations of float64 matrices that say what failed, and the Gram matrices that they begin with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,28 +78,42 @@ def columns(matrix: Tensor, used: Tensor) -> Tensor:
     return matrix.gather(-1, used.expand(*matrix.shape[:-1], -1))
 
 
-def gram(matrix: Tensor, is_lower: bool = False) -> Tensor:
-    """matrixᵀ matrix in float64, symmetric to the bit.
+def gram(*parts: Tensor, is_lower: bool = False) -> Tensor:
+    """matrixᵀ matrix in float64, symmetric to the bit, of a matrix that may be given as parts of its rows.
 
     Of a wide one half is computed, of a lower triangle a sixth, and columns of zeros cost nothing, not even to be made
-    float64.
+    float64, as one part after the other is.
     """
-    width = matrix.shape[-1]
-    if matrix.dim() > 2 or width <= _NARROW:
-        matrix = in_float64(matrix)
+    first, width = parts[0], parts[0].shape[-1]
+    if first.dim() > 2 or width <= _NARROW:
+        matrix = in_float64(first if len(parts) == 1 else torch.cat(parts))
         return from_lower(matrix.mT @ matrix)
-    used = None if matrix.is_meta or is_lower else used_columns(matrix)
-    if used is not None and len(used) < _MOST_USED * width:
-        part = gram(columns(matrix, used))
-        product, used = part.new_zeros(width, width), used.to(part.device)
-        product[used.unsqueeze(1), used] = part
+    used = None if first.is_meta or is_lower else _used_in_any(parts)
+    if used is not None and len(used) >= _MOST_USED * width:
+        used = None
+    product: Tensor | None = None
+    for part in parts:
+        matrix = in_float64(part if used is None else columns(part, used))
+        size = matrix.shape[1]
+        product = matrix.new_zeros(size, size) if product is None else product
+        for start in range(0, size, _STEP):
+            stop, below = min(start + _STEP, size), matrix[start:] if is_lower else matrix
+            product[start:stop, :stop].addmm_(below[:, start:stop].mT, below[:, :stop])
+    assert product is not None
+    product = from_lower(product)
+    if used is None:
         return product
-    matrix = in_float64(matrix)
-    product = matrix.new_empty(width, width)
-    for start in range(0, width, _STEP):
-        stop, below = min(start + _STEP, width), matrix[start:] if is_lower else matrix
-        product[start:stop, :stop].addmm_(below[:, start:stop].mT, below[:, :stop], beta=0)
-    return from_lower(product)
+    whole, used = product.new_zeros(width, width), used.to(product.device)
+    whole[used.unsqueeze(1), used] = product
+    return whole
+
+
+def _used_in_any(parts: Sequence[Tensor]) -> Tensor:
+    """The numbers of columns that are not zero in all rows of all parts."""
+    is_used = torch.zeros(parts[0].shape[1], dtype=torch.bool, device=parts[0].device)
+    for part in parts:
+        is_used[used_columns(part)] = True
+    return is_used.nonzero().flatten()
 
 
 def lower_product(triangle: Tensor, matrix: Tensor) -> Tensor:
@@ -186,7 +200,7 @@ def right_singular(name: str, matrix: Tensor, is_lower: bool = False) -> tuple[T
         return s, Ot
     used = None if is_lower else (matrix != 0).flatten(0, -2).any(dim=0)
     part = matrix if used is None else matrix[..., used]
-    squares = [gram(one, is_lower) for one in (part if part.dim() == 3 else [part])]
+    squares = [gram(one, is_lower=is_lower) for one in (part if part.dim() == 3 else [part])]
     values, V = eigh(name, squares[0] if matrix.dim() == 2 else torch.stack(squares))
     s = values.sqrt()
     if (sure := num_sure(s)) < s.shape[-1]:

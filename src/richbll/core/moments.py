@@ -1,7 +1,9 @@
 """What reading the data leaves behind. Moments of batches, shards and ranks add up."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from richbll.errors import ShapeError
@@ -53,21 +55,28 @@ def _sum_where_both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return None if a is None or b is None else a + b
 
 
+def moments_of_batches(phi_r: Sequence[Tensor], residuals: Sequence[Tensor]) -> Moments:
+    """Moments of several batches without weights, of all or none of which the residuals are known."""
+    num_rows = sum(len(phi) for phi in phi_r)
+    squared = [in_float64(more).square().sum(dim=0) for more in residuals]
+    return Moments(
+        num_rows=num_rows,
+        num_data=num_rows,
+        gram_projection=gram(*phi_r),  # (r, r)
+        residual_sq=torch.stack(squared).sum(dim=0) if squared else None,
+    )
+
+
 def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tensor | None = None) -> Moments:
     """Moments of one batch: φ^r (n, r), weights (n, g) in g posteriors, residuals (n, c)."""
-    gram_weighted = None
-    if weights is not None:
-        phi_r, weights = in_float64(phi_r), in_float64(weights)
-        gram_weighted = phi_r.new_zeros(weights.shape[1], phi_r.shape[1], phi_r.shape[1])
-        for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
-            gram_weighted[k] = _weighted_gram(phi_r, weights[:, k])
-    return Moments(
-        num_rows=len(phi_r),
-        num_data=len(phi_r),
-        gram_projection=gram(phi_r),  # (r, r)
-        gram_weighted=gram_weighted,
-        residual_sq=None if residuals is None else in_float64(residuals).square().sum(dim=0),
-    )
+    moments = moments_of_batches([phi_r], [] if residuals is None else [residuals])
+    if weights is None:
+        return moments
+    phi_r, weights = in_float64(phi_r), in_float64(weights)
+    gram_weighted = phi_r.new_zeros(weights.shape[1], phi_r.shape[1], phi_r.shape[1])
+    for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
+        gram_weighted[k] = _weighted_gram(phi_r, weights[:, k])
+    return replace(moments, gram_weighted=gram_weighted)
 
 
 def _weighted_gram(phi: Tensor, weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from richbll.core.moments import Moments, batch_moments
+from richbll.core.moments import Moments, batch_moments, moments_of_batches
 from richbll.core.projection import Projection
 from richbll.network.batches import Batch
 from richbll.network.joining import joined_batches
@@ -19,7 +19,7 @@ from richbll.precision import float64_device
 
 _NAMES = ("num_rows", "gram_projection", "gram_weighted", "residual_sq")
 
-_TOGETHER = 2**21  # elements of φ^r and residuals whose moments are formed at once, where rows are kept anyway
+_TOGETHER = 2**22  # elements of φ^r and residuals whose moments are formed at once, where rows are kept anyway
 
 State = dict[str, Tensor]  # what a pass over the data has added up so far, by name
 
@@ -140,9 +140,11 @@ class AddedMoments:
 
     def _add_waiting(self) -> None:
         if self._waiting:
-            phi_r = torch.cat([phi for phi, _ in self._waiting])
-            residuals = [more for _, more in self._waiting if more is not None]
-            self.add(batch_moments(phi_r, residuals=torch.cat(residuals) if residuals else None))
+            phi_r, residuals = (
+                [phi for phi, _ in self._waiting],
+                [more for _, more in self._waiting if more is not None],
+            )
+            self.add(moments_of_batches(phi_r, residuals))
             self._waiting, self._num_waiting = [], 0
 
     def total(self, stream: Source) -> Moments:
