@@ -75,12 +75,6 @@ def batch_moments(phi_r: Tensor, weights: Tensor | None = None, residuals: Tenso
     phi_r, weights = in_float64(phi_r), in_float64(weights)
     gram_weighted = phi_r.new_zeros(weights.shape[1], phi_r.shape[1], phi_r.shape[1])
     for k in (weights != 0).any(dim=0).nonzero().flatten().tolist():  # of many classes a batch has few
-        gram_weighted[k] = _weighted_gram(phi_r, weights[:, k])
+        used = weights[:, k] != 0
+        gram_weighted[k] = phi_r[used].mT @ (weights[used, k].unsqueeze(1) * phi_r[used])
     return replace(moments, gram_weighted=gram_weighted)
-
-
-def _weighted_gram(phi: Tensor, weight: Tensor) -> Tensor:
-    """Σ weight φφᵀ over the rows whose weight is not 0."""  # (r, r)
-    used = weight != 0
-    part = phi[used]
-    return part.mT @ (weight[used].unsqueeze(1) * part)

@@ -44,8 +44,7 @@ def posterior_in_basis(spectrum: Spectrum, C: Tensor, row_weight: float) -> Spec
     projection does not keep is diagonal already, and no larger than the rest, as C Cᵀ ⪰ I.
     """
     rank, s = C.shape[-1], row_weight**0.5 * spectrum.s
-    triangle = s[:rank].unsqueeze(-1) * C
-    kept, Ut = right_singular("the root of the posterior's Gram matrix", triangle, is_lower=True)
+    kept, Ut = right_singular("the root of the posterior's Gram matrix", s[:rank].unsqueeze(-1) * C, is_lower=True)
     rest = s[rank:].expand(len(C), -1)
     return SpectralPosterior(in_basis(spectrum.Q, lower_product(C, Ut.mT)), torch.cat([kept, rest], dim=-1).square())
 
