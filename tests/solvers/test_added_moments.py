@@ -48,3 +48,12 @@ def test_as_batch_by_batch(sizes: list[int], without: int, weighted: bool, toget
     if weighted:
         assert found.gram_weighted is not None
         torch.testing.assert_close(found.gram_weighted, torch.einsum("ng,ni,nj->gij", torch.cat(weights), phi, phi))
+
+
+def test_rows_and_residuals_wait_until_there_are_enough_of_them(monkeypatch) -> None:
+    monkeypatch.setattr(solution, "_TOGETHER", 20)
+    adding, waiting = AddedMoments(), []
+    for k in range(4):
+        adding.add_rows(randn(2, 3, seed=k), None, randn(2, 1, seed=k))  # 8 elements each
+        waiting.append("num_rows" not in adding.state or int(adding.state["num_rows"]))
+    assert waiting == [True, True, 6, 6]
