@@ -84,6 +84,7 @@ def gram(*parts: Tensor, is_lower: bool = False) -> Tensor:
     Of a wide one half is computed, of a lower triangle a sixth, and columns of zeros cost nothing, not even to be made
     float64, as one part after the other is.
     """
+    assert len(parts) == 1 or not is_lower  # a part of a triangle is none
     first, width = parts[0], parts[0].shape[-1]
     if first.dim() > 2 or width <= _NARROW:
         matrix = in_float64(first if len(parts) == 1 else torch.cat(parts))

@@ -61,6 +61,7 @@ def side_by_side(columns: list[list[Tensor]]) -> Tensor:
     whole = first[0].new_empty(shape, dtype=dtype)
     for parts, column in zip(columns, torch.split(whole, widths, dim=3), strict=True):  # each is copied once
         for part, rows in zip(parts, torch.split(column, [part.shape[1] for part in parts], dim=1), strict=True):
+            assert rows.shape == part.shape  # nothing is spread
             rows.copy_(part)
     return whole
 
