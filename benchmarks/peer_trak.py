@@ -16,7 +16,7 @@ from torch import Tensor
 from truth import example_gradients, last_layer_features, variance
 from yards import one_forward
 
-_MOST_BYTES = 2_500_000_000  # of gradients that are held to be projected at once
+_MOST_BYTES = 2_700_000_000  # of gradients that are held to be projected at once
 _VMAP_ROWS = 64
 _MOST_PRODUCTS = 5e12  # N m q: beyond this a fit takes a quarter of an hour and is left out
 
