@@ -16,7 +16,7 @@ _SURE = 1e-4
 # Up to so many columns a product with itself is one call, and a singular value decomposition costs nothing.
 _NARROW = 256
 # Rows of such a product at a time: few enough that little is computed twice, and a width that libraries are good at.
-_STEP = 192
+_STEP = 96
 # Rows that show most of the columns which are not zero.
 _GLIMPSE = 128
 # With fewer columns in use than this part, those of zeros (dead features) are left out of a product with itself.

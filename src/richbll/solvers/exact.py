@@ -32,6 +32,7 @@ from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_row
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
 _SLICE = 2**16  # parameters at a time when C is squared
+_EVEN = 8  # U has zeros up to a multiple of so many columns: products with rows of odd lengths take a tenth longer
 _RECENT = 1024  # rows whose part of C is summed in float32; to add that to float64 costs as much as some tens of rows
 
 
@@ -82,10 +83,12 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     spectrum = _spectrum(moments, dtype, ranks)
     whitener, features = spectrum.rough_whitener, [part.phi_r for part in kept]
     sizes, is_alive = [len(phi) for phi in features], moments.gram_projection.diagonal() > 0
-    U = torch.empty(sum(sizes), spectrum.num_alive, dtype=working(dtype), device=network.device)
-    UtU = torch.zeros(spectrum.num_alive - spectrum.num_sure, spectrum.num_alive).to(whitener)
+    alive = spectrum.num_alive
+    U = torch.empty(sum(sizes), -(-alive // _EVEN) * _EVEN, dtype=working(dtype), device=network.device)
+    U[:, alive:] = 0
+    UtU = torch.zeros(alive - spectrum.num_sure, alive).to(whitener)
     for u, rows in zip(_whitened(features, whitener, is_alive), torch.split(U, sizes), strict=True):
-        rows.copy_(u.to(U.dtype))  # where the gradients are
+        rows[:, :alive] = u.to(U.dtype)  # where the gradients are
         if UtU.numel():
             UtU += u[:, spectrum.num_sure :].mT @ u  # few rows and many columns take half as long as the transpose
     UtU = UtU.mT.contiguous()
@@ -108,7 +111,7 @@ def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> Iterat
 def _energy(
     kept: list[_Kept], U: Tensor, spectrum: Spectrum, plan: Plan, size: Size, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
-    """H and tr K, summed over all routes and all processes."""
+    """H and tr K, summed over all routes and all processes; U may have columns of zeros behind those of H."""
     c, alive, device = size.num_gradients, size.rank, U.device
     H = torch.zeros(c, alive, alive, dtype=torch.float64, device=float64_device(device))
     trace = torch.zeros(c, dtype=torch.float64, device=H.device)
@@ -117,7 +120,7 @@ def _energy(
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
         most = size.memory // 8 // (4 * c * alive * at_once)
-        by_batch = list(torch.split(U, [len(part.phi_r) for part in kept]))
+        by_batch = list(torch.split(U[:, :alive], [len(part.phi_r) for part in kept]))
         more, norms = kept_energy(parts, held_ranges(explicit, c * alive, max(1, most)), by_batch, c, ranks)
         with ranks.together("gradients"):
             for part, squared in zip(kept, norms, strict=True):
@@ -127,7 +130,7 @@ def _energy(
     if others and alive:
         rows = joined(parts, others, plan.formed, ranks, device)
         more, extra = gram_energy(rows, ranks.rows(U), spectrum.kept_scale, c, ranks)
-        H += more
+        H += more[:, :alive, :alive]
         trace += extra
     ranks.add(H, trace)
     return H, trace
