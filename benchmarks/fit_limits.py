@@ -12,7 +12,15 @@ MOST_YARDS = {
     (MLP, EXACT): 12.0,
     (CNN, "richbll sketch q=2048"): 1.4,
 }
-TIMES_FASTER = {(CNN, "TRAK q=2048"): 6.0, (TRANSFORMER, "TRAK q=2048"): 10.0, (WIDE, "TRAK q=512"): 50.0}
+# By batches is the paper's route: gradients of minibatches, and a projection that is drawn as needed instead of stored.
+# All rows at once is ours: it draws the projection once, where the gradients of all rows fit into memory.
+TIMES_FASTER = {
+    (CNN, "TRAK q=2048, by batches"): 6.0,
+    (TRANSFORMER, "TRAK q=2048, by batches"): 10.0,
+    (CNN, "TRAK q=2048"): 6.0,
+    (TRANSFORMER, "TRAK q=2048"): 10.0,
+    (WIDE, "TRAK q=512"): 50.0,
+}
 MOST_ERROR = {"variance_error": 1e-4, "added_error": 1e-3}
 WITHOUT_SKETCH = (EXACT, "richbll cross")
 NEARLY_ALL = 0.95  # of the parameters: a Kron that covers fewer is not the same thing
@@ -22,7 +30,7 @@ Rows = dict[tuple[str, str], dict[str, Any]]
 
 def missed(record: dict[str, Any], quick: bool = False) -> tuple[list[str], list[str]]:
     """Limits that are missed, and those without a row to look at. A quick run is held to its errors only."""
-    rows: Rows = {(row["network"], row["method"]): row for row in record["rows"]}
+    rows = by_name(record)
     broken = list(errors_too_large(rows))
     unknown: list[str] = []
     if quick:
@@ -31,6 +39,10 @@ def missed(record: dict[str, Any], quick: bool = False) -> tuple[list[str], list
         for known, sentence in found:
             (broken if known else unknown).append(sentence)
     return broken, unknown
+
+
+def by_name(record: dict[str, Any]) -> Rows:
+    return {(row["network"], row["method"]): row for row in record["rows"]}
 
 
 def errors_too_large(rows: Rows) -> Iterator[str]:
@@ -50,14 +62,23 @@ def yards_above(rows: Rows) -> Iterator[tuple[bool, str]]:
             yield True, f"{method} on {network}: {taken:.2f} yards to L, limit {most:g}"
 
 
-def slower_than_trak(rows: Rows) -> Iterator[tuple[bool, str]]:
-    for (network, method), factor in TIMES_FASTER.items():
+def times_faster(rows: Rows) -> dict[tuple[str, str], float | None]:
+    """TRAK's yards over those of the exact solver up to L, where both are measured."""
+    found: dict[tuple[str, str], float | None] = {}
+    for network, method in TIMES_FASTER:
         own = rows.get((network, EXACT), {})
         ours, theirs = own.get("yards_to_L", own.get("yards")), rows.get((network, method), {}).get("yards")
-        if ours is None or theirs is None:
+        found[network, method] = None if ours is None or theirs is None else theirs / ours
+    return found
+
+
+def slower_than_trak(rows: Rows) -> Iterator[tuple[bool, str]]:
+    for (network, method), times in times_faster(rows).items():
+        factor = TIMES_FASTER[network, method]
+        if times is None:
             yield False, f"{EXACT} against {method} on {network}: not measured, limit {factor:g} times faster"
-        elif theirs < factor * ours:
-            yield True, f"{EXACT} is {theirs / ours:.1f} times faster than {method} on {network}, limit {factor:g}"
+        elif times < factor:
+            yield True, f"{EXACT} is {times:.1f} times faster than {method} on {network}, limit {factor:g}"
 
 
 def above_laplace(rows: Rows) -> Iterator[tuple[bool, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fit_limits import missed
+from fit_limits import TIMES_FASTER, by_name, missed, times_faster
 
 from richbll_bench.records import Records
 from richbll_bench.report.readme import results
@@ -63,6 +63,10 @@ def fit_cost(record: dict[str, Any]) -> str:
         lines.append(f"| {name} | {row['yards']:.2f} | {to_L} | {error} | {predict} |")
     if any(" °" in line for line in lines):
         lines += ["", f"On {record['cpu']}; rows with ° on another processor, beside the yard there."]
+    lines += ["", "| how many times faster richbll exact is to L | than | times | aim |", "|---|---|---|---|"]
+    for (network, method), times in times_faster(by_name(record)).items():
+        if times is not None:
+            lines.append(f"| {network} | {method} | {times:.1f} | {TIMES_FASTER[network, method]:g} |")
     broken, _ = missed(record)
     lines += ["", "What we aim at and miss:" if broken else "Nothing that we aim at is missed.", ""]
     return "\n".join(lines + [f"- {sentence}" for sentence in broken]).rstrip()

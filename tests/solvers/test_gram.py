@@ -15,6 +15,7 @@ from richbll.solvers.routes import gram
 from richbll.solvers.routes.forms import side_by_side
 from richbll.solvers.routes.gram import Rowwise, energy_in
 from tests.cases import Forward
+from tests.reference.dense import jacobians, projection
 
 N = 9
 sizes = st.integers(1, 3)
@@ -68,6 +69,31 @@ def test_blocks_are_inner_products(made: tuple[Rowwise, Tensor], corners: list[t
     for i, j in corners:
         found = blocks.block(slice(i, N), slice(j, N))
         torch.testing.assert_close(found.expand(len(K), N - i, N - j), K[:, i:, j:], rtol=1e-12, atol=1e-12)
+
+
+@given(gradients(), st.integers(0, 9))
+def test_columns_of_zeros_in_u_add_nothing(made: tuple[Rowwise, Tensor], extra: int) -> None:
+    """U is laid out with some behind its own, which give zeros and leave the rest as it is."""
+    rows, K = made
+    U = randn(300, N, 4)
+    H, trace = energy_in(rows, functional.pad(U, (0, extra)), len(K), Alone(), torch.float64)
+    torch.testing.assert_close(H[:, :4, :4], U.mT @ K @ U, rtol=1e-11, atol=1e-11)
+    assert float(H[:, 4:].abs().sum() + H[:, :, 4:].abs().sum()) == 0
+    torch.testing.assert_close(trace, K.diagonal(dim1=1, dim2=2).sum(dim=1), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("width", [6, 7, 8, 15, 16, 17])
+def test_wide_layers_of_any_width_are_exact(width: int) -> None:
+    """With the bias one direction more than that: U is as wide as a multiple of eight, and AᵀA is not."""
+    torch.manual_seed(width)
+    body = [nn.Linear(3, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, width), nn.Tanh()]
+    model, x = nn.Sequential(*body, nn.Linear(width, 1)).double(), randn(width, 60, 3)
+    uq = RichBLL(model, noise_variance=0.1, ridge=1e-3, progress=False).fit(x)
+    assert "hadamard" in {step.route for step in RichBLL(model).plan(x).steps}
+    J = jacobians(model, "6", (x,))
+    A = torch.from_numpy(projection(J.phi_r[0], J.phi_m[0], ridge=1e-3))
+    found = uq._state.projections[0].AtA(1e-3)[0]
+    torch.testing.assert_close(found, A.mT @ A, rtol=1e-6, atol=1e-8 * float(found.abs().max()))
 
 
 @given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans(), st.booleans())
