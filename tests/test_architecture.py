@@ -19,7 +19,7 @@ FLOORS = [
     ["likelihoods", "solvers"],
     ["network", "sketches"],
     ["core"],
-    ["linalg"],
+    ["linalg", "products"],
     ["checks", "rng", "files", "precision"],
     ["errors", "_version"],
 ]

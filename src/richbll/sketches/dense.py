@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from richbll.products import add_to
 from richbll.rng import child_generator
 from richbll.sketches.sketch import check_flat, outer_in_slices, working_dtype
 
@@ -42,7 +43,7 @@ class Dense:
             here = first * self._rows  # where R begins in the tensor
             low, high = max(start, here), min(stop, here + len(R))
             R = R[low - here : high - here].to(values.device, dtype)  # (high - low, q)
-            total.addmm_(values[:, low - start : high - start].to(dtype), R)
+            add_to(total, values[:, low - start : high - start].to(dtype), R)
         return total.mul_(self.size**-0.5)
 
     def outer(self, address: str, g: Tensor, a: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from richbll.network.records import SiteShape
 from richbll.network.room import Room
 from richbll.network.structure import MANY_POSITIONS, Dense, Gradient, Outer, Piece, Rows, Windows, summed
 from richbll.precision import Sum, summing_dtype
+from richbll.products import add_to, product
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
@@ -87,7 +88,7 @@ def _held(shape: SiteShape, about: int, most: int) -> list[Range]:
     if shape.kind == "linear":
         return whole.evenly(max(whole.unit * (_ROWS if shape.positions > 1 else 1), about), most)
     if whole.by_column:
-        about *= 4 if shape.positions >= MANY_POSITIONS else 1  # gradients are then convolutions, best of many channels
+        about *= 2 if shape.positions >= MANY_POSITIONS else 1  # gradients are then convolutions, best of many channels
         return whole.evenly(max(_CHANNELS * whole.unit, about), most)
     return whole.cut(most)  # windows are unfolded anew for every range, so there are as few as fit
 
@@ -134,7 +135,7 @@ def add_product(
         u = U if all_rows else U[rows]
         target = C if elements.stop - elements.start == num_elements else C[:, :, elements]
         if in_place:
-            target[0].addmm_(u.mT, J[0], beta=0 if fresh and rows.start == 0 else 1)
+            add_to(target[0], u.mT, J[0], fresh=fresh and rows.start == 0)
         else:
             target += u.mT @ J
         norms.add(torch.linalg.vector_norm(J, dim=2).square(), at=... if all_rows else (slice(None), rows))
@@ -191,7 +192,7 @@ def add_square(H: Sum, C: Tensor, c: int, rho: int) -> None:
         wide = C.view(c, rho, -1)
         for start in range(0, rho, _SQUARED):
             stop = start + _SQUARED
-            H.add(wide[:, start:stop] @ wide[:, :stop].mT, at=(slice(None), slice(start, stop), slice(stop)))
+            H.add(product(wide[:, start:stop], wide[:, :stop].mT), at=(slice(None), slice(start, stop), slice(stop)))
 
 
 def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:

@@ -24,6 +24,7 @@ from richbll.network.records import SiteShape
 from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer
 from richbll.precision import Sum, float64_device, summing_dtype
+from richbll.products import add_to, product
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
@@ -135,7 +136,7 @@ class Blocks:
         """a_i · b_j, in a place whose content is lost."""
         a, b = a.to(self._dtype), b.to(self._dtype)
         shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
-        return torch.matmul(a, b.mT, out=self._rooms[place].take(shape, like=a))
+        return product(a, b.mT, out=self._rooms[place].take(shape, like=a))
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -250,7 +251,7 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
             for j in range(mine.stop, N, span):
                 KU = _multiplied(KU, blocks.block(mine, slice(j, min(j + span, N))), U[j : j + span])
             products.append(KU)
-        S.add(U[start:stop].mT @ torch.cat(products, dim=-2))
+        S.add(product(U[start:stop].mT, torch.cat(products, dim=-2)))
     half = S.value()
     return half + half.mT, trace.value()
 
@@ -264,7 +265,7 @@ def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum, corners: in
         itself = K[..., : rows.stop - i]
         trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
         itself /= 2
-        products.append(K @ U[i : mine.stop])
+        products.append(product(K, U[i : mine.stop]))
     return torch.cat(products, dim=-2) if len(products) > 1 else products[0]
 
 
@@ -278,7 +279,10 @@ def _strip_shape(T: int, times_as_wide: int, times_as_tall: int) -> tuple[int, i
 
 def _multiplied(total: Tensor, K: Tensor, U: Tensor) -> Tensor:
     """total + K U; of one output in the total's place."""
-    return _plus(total, K @ U) if total.dim() > 2 else total.addmm_(K, U)
+    if total.dim() > 2:
+        return _plus(total, K @ U)
+    add_to(total, K, U)
+    return total
 
 
 def _evenly(starts: list[int], ranks: Ranks) -> list[int]:

@@ -1,0 +1,76 @@
+"""Large float32 products on a CPU, by the library that uses all of its width.
+
+torch gives them to MKL, which on some AMD processors leaves half of AVX-512 idle. oneDNN, which torch has for convolutions,
+does not: there its products take half the time (Zen 5; on Zen 4 both take the same). Which library it is follows from the processor, the
+sizes and torch's own switch (`torch.backends.mkldnn.enabled`), never from a clock, so that a fit that is resumed finds
+the same numbers to the bit.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_WORTH_IT = 2**21  # multiply-adds: below that a call of oneDNN costs more than it saves
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a b for matrices, or for many of them, perhaps in the memory of `out`.
+
+    Examples:
+        >>> product(torch.ones(2, 3), torch.ones(3, 4))[0]
+        tensor([3., 3., 3., 3.])
+    """
+    if not _is_for_onednn(a, b):
+        return torch.matmul(a, b, out=out)
+    return _by_onednn(a, b) if a.dim() == 2 else torch.stack([_by_onednn(*pair) for pair in zip(a, b, strict=True)])
+
+
+def add_to(total: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
+    """total += a b for matrices, in place. A fresh total holds nothing yet, not even zeros.
+
+    Examples:
+        >>> total = torch.ones(2, 4)
+        >>> add_to(total, torch.ones(2, 3), torch.ones(3, 4))
+        >>> total[0]
+        tensor([4., 4., 4., 4.])
+    """
+    if not _is_for_onednn(a, b):
+        total.addmm_(a, b, beta=0 if fresh else 1)
+    elif fresh:
+        total.copy_(_by_onednn(a, b))
+    else:
+        total += _by_onednn(a, b)
+
+
+def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
+    """What torch's compiler makes of a linear layer."""
+    if not (b.is_contiguous() or b.mT.is_contiguous()):  # of any other layout oneDNN makes a thousand times as much
+        b = b.contiguous()
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
+    return found
+
+
+def _is_for_onednn(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.dtype == b.dtype == torch.float32
+        and (a.dim() == b.dim() == 2 or (a.dim() == b.dim() == 3 and len(a) == len(b) > 0))
+        and a.shape[-2] * a.shape[-1] * b.shape[-1] >= _WORTH_IT
+        and type(a) is type(b) is Tensor
+        and a.device.type == b.device.type == "cpu"
+        and not (a.requires_grad or b.requires_grad)  # oneDNN's function has no derivative
+        and bool(torch.backends.mkldnn.enabled)
+        and _is_there()
+    )
+
+
+@cache
+def _is_there() -> bool:
+    """Whether this processor has AVX-512, and this torch the function, with the right result."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    a, b = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
+    try:
+        return torch.equal(_by_onednn(a, b), a @ b)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
