@@ -68,7 +68,24 @@ def tokens(c: int) -> Case:
     return Case(Forward(forward, **parts, head=nn.Linear(5, c)), "head", both[:60], both[60:])
 
 
-OWN = {"wide": wide, "moody": moody, "tokens": tokens}
+def channels(c: int) -> Case:
+    """Convolutions with many channels at few positions; one of them is cut by the rows of a wider weight."""
+    many = [nn.Conv2d(8, 30, 3, padding=1), nn.Tanh(), nn.Conv2d(30, 9, 2), nn.Tanh(), nn.Flatten()]
+    start = [nn.Linear(4, 32), nn.Tanh(), nn.Unflatten(1, (8, 2, 2))]
+    return Case(nn.Sequential(*start, *many, nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, c)), "10", *_rows(4))
+
+
+def patches(c: int) -> Case:
+    """A layer at a few positions."""
+
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        return m.head(torch.tanh(m.small(torch.tanh(m.every(torch.tanh(m.cut(x)).unflatten(1, (3, 48)))).mean(dim=1))))
+
+    parts = {"cut": nn.Linear(4, 144), "every": nn.Linear(48, 48), "small": nn.Linear(48, 6), "head": nn.Linear(6, c)}
+    return Case(Forward(forward, **parts), "head", *_rows(4))
+
+
+OWN = {"wide": wide, "moody": moody, "tokens": tokens, "channels": channels, "patches": patches}
 
 # ---------------------------------------------------------------------- fits that must equal one process's
 
@@ -122,7 +139,7 @@ def _fits() -> Iterator[Fit]:
     dtypes = (torch.float64, torch.float32)
     for (name, budget), dtype in itertools.product(budgets.items(), dtypes):
         short = budget * dtype.itemsize // 2
-        yield Fit(name, 3, dtype, {"solver": "exact"}, ("_read_once",))
+        yield Fit(name, 3, dtype, {"solver": "exact"}, ("_read_once", *(["swap linear"] if name == "mlp" else [])))
         yield Fit(name, 3, dtype, {"solver": "exact", "memory_budget": short}, ("_read_twice",))
         yield Fit(name, 3, dtype, {"solver": "cross"})
         yield Fit(name, 3, dtype, {"solver": "exact", "likelihood": "classification"}, ("_read_once",))
@@ -137,10 +154,17 @@ def _fits() -> Iterator[Fit]:
         budget = 450_000 * dtype.itemsize // 4
         yield Fit("wide", 1, dtype, {"solver": "exact", "memory_budget": budget}, ("_read_twice", "gram_energy"))
         yield Fit("mlp", 2, dtype, {"solver": "sketch"})
+        yield Fit("patches", 2, dtype, {"solver": "exact"}, ("_read_once", "swap linear"))
+        for c in (1, 2):
+            yield Fit("channels", c, dtype, {"solver": "exact"}, ("_read_once", "swap convolution"))
     yield Fit("moody", 2, shards="rules on some ranks", calls=("_read_once",))
     yield Fit("moody", 2, shards="rules at first", calls=("_read_once", "gram_energy"))
     yield Fit("tokens", 2, shards="ragged", calls=("_read_once", "gram_energy"))
-    for name, call in (("wide", "gram_energy"), ("cnn_batchnorm_groups", "_read_once")):
+    for name, call in (
+        ("wide", "gram_energy"),
+        ("cnn_batchnorm_groups", "_read_once"),
+        ("channels", "swap convolution"),
+    ):
         for c in (1, 2):
             yield Fit(name, c, torch.float32, {"solver": "exact"}, ("_read_once", call), device="mps")
     yield Fit("mlp", 1, options={"ridge": "gcv"})
@@ -218,11 +242,16 @@ def answers(uq: RichBLL, x: Tensor) -> dict[str, Any]:
 
 @contextmanager
 def _watched(calls: list[str]) -> Iterator[None]:
-    """Take down which of the exact solver's functions are called."""
-    before = {name: getattr(exact, name) for name in ("_read_once", "_read_twice", "gram_energy")}
+    """Take down which of the exact solver's functions are called, and what kinds of weights change hands."""
+    before = {name: getattr(exact, name) for name in ("_read_once", "_read_twice", "gram_energy", "swaps")}
 
     def watch(name: str) -> Callable[..., Any]:
-        return lambda *args: (calls.append(name), before[name](*args))[1]
+        def watched(*args: Any, **options: Any) -> Any:
+            found = before[name](*args, **options)
+            calls.extend([name] if name != "swaps" else [f"swap {one.shape.kind}" for one in found])
+            return found
+
+        return watched
 
     try:
         for name in before:

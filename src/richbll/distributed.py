@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from richbll.errors import DistributedError, OptionError
-from richbll.network.ranks import Alone, Ranks
+from richbll.network.ranks import Alone, PerRank, Ranks
 
 __all__ = ["Alone", "ProcessGroup", "current_ranks", "using"]
 
@@ -168,20 +168,41 @@ class ProcessGroup:
         parts = torch.split(pieces.to(self._device_for(pieces)), list(sizes))
         mine, others = parts[self.rank], [rank for rank in range(self.size) if rank != self.rank]
         found = torch.split(self._room_for(len(others) * len(mine), mine), len(mine)) if len(mine) else ()
-        with self._speaking("exchange data with the others"):
-            sends = [self._point_to_point(dist.isend, parts[rank], rank) for rank in others if len(parts[rank])]
-            receives = [self._point_to_point(dist.irecv, part, rank) for part, rank in zip(found, others, strict=False)]
-            works = dist.batch_isend_irecv(sends + receives) if sends or receives else []
+        given = {rank: [parts[rank]] for rank in others}
+        wait = self.swap(given, {rank: [part] for rank, part in zip(others, found, strict=False)})
 
         def finished() -> Tensor:
-            with self._speaking("exchange data with the others"):
-                for work in works:
-                    work.wait()
+            wait()
             for part in found:
                 mine.add_(part)
             return mine.to(pieces.device)
 
         return finished
+
+    def swap(self, given: PerRank, wanted: PerRank) -> Callable[[], None]:
+        """Begin to send some processes the tensors given for them, and to fill those wanted from them."""
+        sent = [(rank, tensor.to(self._device_for(tensor))) for rank, some in given.items() for tensor in some]
+        places = [(rank, tensor) for rank, some in wanted.items() for tensor in some]
+        filled = [(rank, self._reachable(tensor)) for rank, tensor in places]
+        with self._speaking("exchange data with the others"):
+            sends = [self._point_to_point(dist.isend, tensor, rank) for rank, tensor in sent if len(tensor)]
+            receives = [self._point_to_point(dist.irecv, tensor, rank) for rank, tensor in filled if len(tensor)]
+            works = dist.batch_isend_irecv(sends + receives) if sends or receives else []
+
+        def wait() -> None:
+            with self._speaking("exchange data with the others"):
+                for work in works:
+                    work.wait()
+            for (_, place), (_, tensor) in zip(places, filled, strict=True):
+                if tensor is not place:
+                    place.copy_(tensor)
+
+        return wait
+
+    def _reachable(self, tensor: Tensor) -> Tensor:
+        """Itself, or where the backend does not reach it a place for it where it does."""
+        device = self._device_for(tensor)
+        return tensor if device == tensor.device else torch.empty_like(tensor, device=device)
 
     def _point_to_point(self, direction: Any, part: Tensor, rank: int) -> Any:
         return dist.P2POp(direction, part, dist.get_global_rank(self._group, rank), self._group)

@@ -1,10 +1,12 @@
 """The processes that read data together; here, the one that reads alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor
+
+PerRank = Mapping[int, Sequence[Tensor]]
 
 
 class Ranks(Protocol):
@@ -24,6 +26,12 @@ class Ranks(Protocol):
 
         What is returned waits for the sum over all processes of this one's piece. It must be asked before the next but
         one `share` begins, and until then `pieces` must be left alone.
+        """
+
+    def swap(self, given: PerRank, wanted: PerRank) -> Callable[[], None]:
+        """Begin to send some processes the tensors given for them, and to fill those wanted from them.
+
+        What is returned waits until both are done. Sizes must be known on both sides; tensors are contiguous.
         """
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
@@ -62,6 +70,10 @@ class Alone:
     def share(self, pieces: Tensor, sizes: Sequence[int]) -> Callable[[], Tensor]:
         """The only piece is its own."""
         return lambda: pieces
+
+    def swap(self, given: PerRank, wanted: PerRank) -> Callable[[], None]:
+        """There is nobody to swap with."""
+        return lambda: None
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """It is all there is."""

@@ -29,6 +29,7 @@ from richbll.precision import Sum, float64_device, no_autocast
 from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
 from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
+from richbll.solvers.routes.swapped import Swapping, swaps
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
 _SLICE = 2**16  # parameters at a time when C is squared
@@ -121,7 +122,12 @@ def _energy(
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
         most = size.memory // 8 // (4 * c * alive * at_once)
         by_batch = list(torch.split(U[:, :alive], [len(part.phi_r) for part in kept]))
-        more, norms = kept_energy(parts, held_ranges(explicit, c * alive, max(1, most)), by_batch, c, ranks)
+        swapping = Swapping(parts, swaps(parts, explicit, size, U.element_size(), ranks), ranks)
+        added_up = [shape for shape in explicit if shape.site not in swapping.sites]
+        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, max(1, most)), by_batch, c, ranks)
+        if swapping.sites:
+            own, further = swapping.energy(U[:, :alive], c, max(1, most))
+            more, norms = more + own, [a + b for a, b in zip(norms, further, strict=True)]
         with ranks.together("gradients"):
             for part, squared in zip(kept, norms, strict=True):
                 check_finite(part.batch, squared)

@@ -1,0 +1,161 @@
+"""Rows for columns: the factors of a weight change hands, and each process has all rows of its share of the columns.
+
+To add C = Φ^mᵀU up over all processes takes ρ numbers for every element of a weight and every output. What the
+gradients of a wide layer at few positions are made from may be far less: then these are sent, and nothing is added up.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from richbll.network.capture import Site
+from richbll.network.ranks import Alone, Ranks
+from richbll.network.records import SiteShape
+from richbll.network.structure import Gradient, Outer, Windows
+from richbll.solvers.plan import Size, kept_bytes
+from richbll.solvers.routes.explicit import held_ranges, kept_energy
+
+Factors = Outer | Windows
+Part = dict[Site, list[Gradient]]  # of a batch
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A weight whose factors change hands. Those of all batches have one form."""
+
+    shape: SiteShape
+    num_rows: list[list[int]]  # of every process's batches
+
+    @property
+    def _count(self) -> int:
+        """What there is to share out: columns, or rows of a linear layer that is best cut in these."""
+        return self.shape.columns or self.shape.widths[0]
+
+    def _cut(self, rank: int) -> range:
+        size = len(self.num_rows)
+        return range(rank * self._count // size, (rank + 1) * self._count // size)
+
+    def share(self, rank: int) -> SiteShape:
+        """A process's share of the weight."""
+        count, (height, width) = len(self._cut(rank)), self.shape.widths
+        size = self.shape.size // self._count * count
+        if self.shape.columns:
+            return replace(self.shape, size=size, columns=count, widths=(height, width // self._count * count))
+        return replace(self.shape, size=size, widths=(count, width))
+
+    def of(self, gradient: Factors, rank: int) -> Factors:
+        """The gradient by a process's share."""
+        cut = self._cut(rank)
+        if self.shape.columns or isinstance(gradient, Windows):
+            return gradient.of_columns(cut.start, cut.stop)
+        return Outer(gradient.left[..., cut.start : cut.stop], gradient.right)
+
+    def begin(self, held: list[Factors], ranks: Ranks) -> Callable[[], list[Factors]]:
+        """Begin to give the others their shares. What is returned waits for this process's, of all batches of all."""
+        given: dict[int, list[Tensor]] = {}
+        batches: dict[int, list[Factors]] = {}
+        whole = [_made_of(one, *(tensor.contiguous() for tensor in one.tensors)) for one in held]
+        for rank, counts in enumerate(self.num_rows):
+            mine = [self.of(one, ranks.rank) for one in whole]
+            if rank != ranks.rank:
+                given[rank] = [tensor.contiguous() for one in whole for tensor in self.of(one, rank).tensors]
+                like = mine[0]
+                mine = [_made_of(like, *(t.new_empty(len(t), n, *t.shape[2:]) for t in like.tensors)) for n in counts]
+            batches[rank] = mine
+        wanted = {rank: [tensor for one in batches[rank] for tensor in one.tensors] for rank in given}
+        wait = ranks.swap(given, wanted)
+
+        def finished() -> list[Factors]:
+            wait()
+            return [one for some in batches.values() for one in some]
+
+        return finished
+
+
+def _made_of(like: Factors, first: Tensor, second: Tensor) -> Factors:
+    """Other factors in the same place."""
+    return Outer(first, second) if isinstance(like, Outer) else replace(like, x=first, g=second)
+
+
+def swaps(parts: list[Part], shapes: list[SiteShape], size: Size, itemsize: int, ranks: Ranks) -> list[Swap]:
+    """The weights whose factors are less to send than C, of so many bytes a number; the same in all processes."""
+    if ranks.size == 1:
+        return []
+    cheap = [shape for shape in shapes if _is_cheap(shape, size, itemsize) and _can_be_shared(shape, ranks.size)]
+    told = [json.loads(text) for text in ranks.texts(json.dumps([_described(parts, shape.site) for shape in cheap]))]
+    found = []
+    for shape, said in zip(cheap, zip(*told, strict=True), strict=True):
+        if None not in said and len({form for form, _ in said}) == 1:
+            found.append(Swap(shape, [num_rows for _, num_rows in said]))
+    return found
+
+
+def _is_cheap(shape: SiteShape, size: Size, itemsize: int) -> bool:
+    """Fewer bytes than C; two weights at a time take no more than a quarter of the memory."""
+    factors = kept_bytes(shape, size.num_rows or 0, size.num_gradients)
+    return factors < min(itemsize * size.num_gradients * size.rank * shape.size, size.memory // 8)
+
+
+def _can_be_shared(shape: SiteShape, num_shares: int) -> bool:
+    count = shape.columns or (shape.widths[0] if shape.kind == "linear" else 0)
+    return shape.kind in ("linear", "convolution") and count >= num_shares
+
+
+def _described(parts: list[Part], site: Site) -> tuple[str, list[int]] | None:
+    """The form of all batches, in words, and their numbers of rows; None where there is not just one."""
+    forms, num_rows = set(), []
+    for part in parts:
+        uses = part.get(site, [])
+        if len(uses) != 1 or not isinstance(uses[0], Outer | Windows):
+            return None
+        forms.add(_form(uses[0]))
+        num_rows.append(uses[0].tensors[0].shape[1])
+    return (forms.pop(), num_rows) if len(forms) == 1 else None
+
+
+def _form(gradient: Factors) -> str:
+    tensors = [(str(t.dtype), len(t), *t.shape[2:]) for t in gradient.tensors]
+    how = None
+    if isinstance(gradient, Windows):
+        how = (gradient.kernel, gradient.stride, gradient.dilation, gradient.groups, gradient.padding)
+    return str((type(gradient).__name__, tensors, how))
+
+
+class Swapping:
+    """All of them, one after another: the first begins at once, the others each while the one before is worked on."""
+
+    def __init__(self, parts: list[Part], swaps: list[Swap], ranks: Ranks) -> None:
+        self._parts, self._swaps, self._ranks = parts, swaps, ranks
+        self._next = self._begun(0)
+
+    @property
+    def sites(self) -> set[Site]:
+        """What changes hands."""
+        return {swap.shape.site for swap in self._swaps}
+
+    def _begun(self, number: int) -> Callable[[], list[Factors]]:
+        if number >= len(self._swaps):
+            return lambda: []
+        uses = (part[self._swaps[number].shape.site][0] for part in self._parts)
+        return self._swaps[number].begin([one for one in uses if isinstance(one, Outer | Windows)], self._ranks)
+
+    def energy(self, U: Tensor, c: int, most: int) -> tuple[Tensor, list[Tensor]]:
+        """This process's part of H (c, ρ, ρ) float64, and the squared norms (c, n) of its batches over whole weights.
+
+        U has this process's rows; C is made of at most so many elements at a time.
+        """
+        ranks, num_rows = self._ranks, self._swaps[0].num_rows
+        U_of = list(torch.split(ranks.rows(U), [n for counts in num_rows for n in counts]))
+        H, squared = torch.zeros(()), torch.zeros(())
+        for number, swap in enumerate(self._swaps):
+            held, self._next = self._next(), self._begun(number + 1)
+            share = swap.share(ranks.rank)
+            everything: list[Part] = [{share.site: [one]} for one in held]
+            more, norms = kept_energy(everything, held_ranges([share], c * U.shape[1], most), U_of, c, Alone())
+            H, squared = more + H.to(more), torch.cat(norms, dim=1) + squared.to(more)
+        ranks.add(squared)
+        mine = torch.split(squared, list(map(sum, num_rows)), dim=1)[ranks.rank]
+        return H, list(torch.split(mine, num_rows[ranks.rank], dim=1))
