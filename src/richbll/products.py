@@ -1,9 +1,8 @@
 """Large float32 products on a CPU, by the library that uses all of its width.
 
-torch gives them to MKL, which on some AMD processors leaves half of AVX-512 idle. oneDNN, which torch has for convolutions,
-does not: there its products take half the time (Zen 5; on Zen 4 both take the same). Which library it is follows from the processor, the
-sizes and torch's own switch (`torch.backends.mkldnn.enabled`), never from a clock, so that a fit that is resumed finds
-the same numbers to the bit.
+torch gives them to MKL, which leaves half of AVX-512 idle on some AMD processors (Zen 5). oneDNN, which torch has for
+convolutions, does not. Which library it is follows from the processor, the sizes and torch's own switch
+(`torch.backends.mkldnn.enabled`), never from a clock, so that a fit that is resumed finds the same numbers to the bit.
 """
 
 from functools import cache
