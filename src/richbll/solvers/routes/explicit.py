@@ -166,18 +166,19 @@ def kept_energy(
     H = Sum((c, rho, rho), device)
     norms = [Sum((c, len(u)), device) for u in U]
     exchanging: deque[Callable[[], Tensor]] = deque()
-    rounds, room = _rounds(ranges, ranks.size), Room()
-    sizes = [[c * rho * (part.stop - part.start) for part in some] for some in rounds]
+    rounds, room = _rounds(_bundled(ranges), ranks.size), Room()
+    sizes = [[c * rho * _num_elements(bundle) for bundle in some] for some in rounds]
     rooms = [torch.empty(max(map(sum, sizes)), dtype=working, device=device) for _ in range(min(2, ranks.size))]
     for number, (some, pieces) in enumerate(zip(rounds, sizes, strict=True)):
         whole = rooms[number % len(rooms)][: sum(pieces)]
         if not parts[0]:  # no rows
             whole.zero_()
-        for part, piece in zip(some, torch.split(whole, pieces), strict=True):
-            for k, (held, u) in enumerate(zip(parts, U, strict=True)):
-                if held:
-                    C = piece.view(c, rho, -1)
-                    add_product(C, norms[k], held[part.shape.site], part, u, room, fresh=k == 0)
+        for bundle, piece in zip(some, torch.split(whole, pieces), strict=True):
+            of_ranges = piece.view(c, rho, -1).split([_num_elements([part]) for part in bundle], dim=2)
+            for part, C in zip(bundle, of_ranges, strict=True):
+                for k, (held, u) in enumerate(zip(parts, U, strict=True)):
+                    if held:
+                        add_product(C, norms[k], held[part.shape.site], part, u, room, fresh=k == 0)
         exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
         if len(exchanging) == len(rooms):
             add_square(H, exchanging.popleft()(), c, rho)
@@ -195,8 +196,23 @@ def add_square(H: Sum, C: Tensor, c: int, rho: int) -> None:
             H.add(product(wide[:, start:stop], wide[:, :stop].mT), at=(slice(None), slice(start, stop), slice(stop)))
 
 
-def _rounds(ranges: list[Range], size: int) -> list[list[Range]]:
+def _num_elements(bundle: list[Range]) -> int:
+    return sum(part.stop - part.start for part in bundle)
+
+
+def _bundled(ranges: list[Range]) -> list[list[Range]]:
+    """Neighbours together, up to the size of the largest: each square and each exchange has a cost of its own."""
+    most = max((part.stop - part.start for part in ranges), default=0)
+    bundles: list[list[Range]] = []
+    for part in ranges:
+        if not bundles or _num_elements([*bundles[-1], part]) > most:
+            bundles.append([])
+        bundles[-1].append(part)
+    return bundles
+
+
+def _rounds(bundles: list[list[Range]], size: int) -> list[list[list[Range]]]:
     """So many at a time; for several processes those of about one size together."""
     if size > 1:
-        ranges = sorted(ranges, key=lambda part: part.start - part.stop)
-    return [ranges[start : start + size] for start in range(0, len(ranges), size)]
+        bundles = sorted(bundles, key=_num_elements, reverse=True)
+    return [bundles[start : start + size] for start in range(0, len(bundles), size)]
