@@ -24,9 +24,11 @@ sizes = st.integers(1, 40)
 
 @pytest.fixture(params=["by oneDNN", "without it"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every product is a large one, and torch's own switch decides about it."""
+    """Every product is a large one."""
     monkeypatch.setattr(products, "_WORTH_IT", 0)
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", request.param == "by oneDNN")
+    if request.param == "by oneDNN" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this build of torch is without oneDNN")
+    monkeypatch.setattr(products, "_is_there", lambda: request.param == "by oneDNN")
 
 
 def close(found: Tensor, want: Tensor) -> bool:
@@ -74,15 +76,21 @@ def test_what_is_not_for_onednn_is_torchs(monkeypatch: pytest.MonkeyPatch) -> No
     assert not products._is_for_onednn(ten, ten)
 
 
-def test_a_torch_without_the_function_or_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+AMD = {"cpu_name": "AMD EPYC", "avx512_vp2intersect": True}
+
+
+def test_processors_and_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(a: Tensor, b: Tensor) -> Tensor:
         raise AttributeError("no such operator")
 
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AMD, raising=False)
     for answer, is_there in [(missing, False), (lambda a, b: a @ b + 1, False), (torch.matmul, True)]:
         monkeypatch.setattr(products, "_by_onednn", answer)
         assert products._is_there.__wrapped__() is is_there
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    for other in [AMD | {"avx512_vp2intersect": False}, AMD | {"cpu_name": "Intel(R) Xeon(R)"}, {}]:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda told=other: told)
+        assert not products._is_there.__wrapped__()
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before it was there
     assert not products._is_there.__wrapped__()
 
 

@@ -1,8 +1,9 @@
 """Large float32 products on a CPU, by the library that uses all of its width.
 
-torch gives them to MKL, which leaves half of AVX-512 idle on some AMD processors (Zen 5). oneDNN, which torch has for
-convolutions, does not. Which library it is follows from the processor, the sizes and torch's own switch
-(`torch.backends.mkldnn.enabled`), never from a clock, so that a fit that is resumed finds the same numbers to the bit.
+torch gives them to MKL, which leaves half of AVX-512 idle on AMD's processors from Zen 5 on. oneDNN, which torch has
+for convolutions, uses all of it; but it cannot add to a sum in place, so that there is nothing to gain where MKL does
+too. Which library it is follows from the processor, the sizes and torch's own switch (`torch.backends.mkldnn.enabled`),
+never from a clock, so that a fit that is resumed finds the same numbers to the bit.
 """
 
 from functools import cache
@@ -65,11 +66,11 @@ def _is_for_onednn(a: Tensor, b: Tensor) -> bool:
 
 @cache
 def _is_there() -> bool:
-    """Whether this processor has AVX-512, and this torch the function, with the right result."""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return False
+    """Whether this is such a processor, and this torch has the function, with the right result."""
     a, b = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
     try:
-        return torch.equal(_by_onednn(a, b), a @ b)
-    except (AttributeError, RuntimeError, TypeError):
+        told = torch.cpu.get_capabilities()
+        is_wide = "AMD" in told["cpu_name"] and told["avx512_vp2intersect"]  # of AMD's, those from Zen 5 on have it
+        return bool(is_wide) and torch.equal(_by_onednn(a, b), a @ b)
+    except (AttributeError, KeyError, RuntimeError, TypeError):
         return False

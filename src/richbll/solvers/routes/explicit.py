@@ -174,7 +174,7 @@ def kept_energy(
         if not parts[0]:  # no rows
             whole.zero_()
         for bundle, piece in zip(some, torch.split(whole, pieces), strict=True):
-            of_ranges = piece.view(c, rho, -1).split([_num_elements([part]) for part in bundle], dim=2)
+            of_ranges = torch.split(piece.view(c, rho, -1), [_num_elements([part]) for part in bundle], dim=2)
             for part, C in zip(bundle, of_ranges, strict=True):
                 for k, (held, u) in enumerate(zip(parts, U, strict=True)):
                     if held:
