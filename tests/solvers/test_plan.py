@@ -79,7 +79,7 @@ def test_a_small_layer_joins_a_route_that_is_there_anyway() -> None:
 def test_gradients_are_formed_for_all_rows_only_where_they_fit() -> None:
     """With fewer than two rows per direction K of formed gradients is the cheapest, but takes N m numbers, twice."""
     conv = SiteShape(("w", 0), 10_000, "convolution", positions=64, widths=(10, 1000), row_bytes=1000, output_bytes=100)
-    N, rank = 100, 90
+    N, rank = 300, 290
     for memory, route in ((16 * N * conv.size, "gram"), (16 * N * conv.size - 1, "explicit")):
         plan = exact_plan([conv], Size(N, rank, 1, memory), may_cache=True)
         assert plan.cached
@@ -87,20 +87,27 @@ def test_gradients_are_formed_for_all_rows_only_where_they_fit() -> None:
         assert plan.num_bytes <= memory
 
 
-@pytest.mark.parametrize("budget", ["1GiB", "1MB"])
+def test_gradients_are_not_formed_for_a_small_gain() -> None:
+    """To put them into memory costs as much as a hundred multiply-adds for each number."""
+    conv = SiteShape(("w", 0), 10_000, "convolution", positions=64, widths=(10, 1000), row_bytes=1000, output_bytes=100)
+    for N, route in ((100, "explicit"), (300, "gram")):
+        assert routes(exact_plan([conv], Size(N, N - 10, 1, 2**40), may_cache=True)) == {"w": route}
+
+
+@pytest.mark.parametrize("budget", ["1GiB", "10MB"])
 def test_k_of_long_sequences_is_not_between_positions(budget: str, monkeypatch) -> None:
     """A linear layer at many positions with few rows: its gradients are formed, as the plan says."""
     model = Forward(
-        lambda m, x: m.head(torch.tanh(m.hidden(x)).mean(dim=1)), hidden=nn.Linear(6, 40), head=nn.Linear(40, 1)
+        lambda m, x: m.head(torch.tanh(m.hidden(x)).mean(dim=1)), hidden=nn.Linear(6, 200), head=nn.Linear(200, 1)
     )
-    x = torch.randn(30, 64, 6)
+    x = torch.randn(200, 64, 6)
     met = []
     original = exact.gram_energy
     monkeypatch.setattr(exact, "gram_energy", lambda rows, *rest: met.append(rows) or original(rows, *rest))
     uq = RichBLL(model, noise_variance=0.1, ridge=1e-3, memory_budget=budget, solver="exact")
-    promised = routes(uq.plan(list(x.split(10))))
+    promised = routes(uq.plan(list(x.split(50))))
     assert promised["hidden.weight"] == "gram"
-    got = uq.fit(list(x.split(10))).predict(x).epistemic_variance
+    got = uq.fit(list(x.split(50))).predict(x).epistemic_variance
     assert ("hidden.weight", 0) in met[0].dense
     monkeypatch.setattr(exact.Plan, "by_route", lambda plan, *routes: _explicit(plan, routes))
     want = RichBLL(model, noise_variance=0.1, ridge=1e-3, solver="exact").fit(x).predict(x).epistemic_variance

@@ -20,6 +20,7 @@ from richbll.network.records import SiteShape
 from richbll.solvers.routes.explicit import is_sparse
 
 _PER_PAIR = 64
+_PER_FORMED = 128  # multiply-adds that take as long as to put one number of a gradient into fresh memory, twice
 _APART = 5e7  # multiply-adds that fit into the time which it takes to begin a route of its own for one layer
 
 
@@ -181,7 +182,7 @@ def cost(shape: SiteShape, route: str, size: Size) -> float:
     if route == "hadamard":
         return N * N * T * T * (c * shape.widths[0] + shape.widths[1] + c * _PER_PAIR) / 2
     if route == "gram":
-        return c * (N * T * m + N * N * m / 2)
+        return c * (N * (T + _PER_FORMED) * m + N * N * m / 2)
     if is_sparse(shape):
         tokens = N * T * shape.widths[1]
         return c * (tokens * rho + min(m, tokens) * rho**2)
