@@ -31,9 +31,12 @@ def versions() -> dict[str, str]:
 
 
 def cpu_name() -> str:
+    """With its family, as clouds hide which of them it is."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    name = told.get("model name", platform.machine())
+    return f"{name}, family {told['cpu family']}" if "cpu family" in told else name
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from richbll.network.room import Room
+from richbll.products import product
 
 # From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying,
 MANY_POSITIONS = 256
@@ -275,10 +276,8 @@ class Windows:
         n, dims = len(x), len(self.kernel)
         if self._is_unfolded():
             columns = self._columns(x)
-            by_group = (
-                g.reshape(n * groups, -1, columns.shape[2]) @ columns.reshape(n * groups, -1, columns.shape[2]).mT
-            )
-            return by_group.reshape(n, -1)
+            shape = (n * groups, -1, columns.shape[2])
+            return product(g.reshape(shape), columns.reshape(shape).mT).reshape(n, -1)
         # one convolution whose groups are the examples
         weight = x.new_empty(1).expand(
             n * g.shape[1], x.shape[1] // groups, *self.kernel
