@@ -69,10 +69,16 @@ def tokens(c: int) -> Case:
 
 
 def channels(c: int) -> Case:
-    """Convolutions with many channels at few positions; one of them is cut by the rows of a wider weight."""
+    """Convolutions with many channels at few positions."""
     many = [nn.Conv2d(8, 30, 3, padding=1), nn.Tanh(), nn.Conv2d(30, 9, 2), nn.Tanh(), nn.Flatten()]
     start = [nn.Linear(4, 32), nn.Tanh(), nn.Unflatten(1, (8, 2, 2))]
     return Case(nn.Sequential(*start, *many, nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, c)), "10", *_rows(4))
+
+
+def bare(c: int) -> Case:
+    """A convolution and nothing else but the last layer."""
+    parts = [nn.Unflatten(1, (4, 2, 2)), nn.Conv2d(4, 32, 3, padding=1, bias=False), nn.Tanh(), nn.Flatten()]
+    return Case(nn.Sequential(*parts, nn.Linear(128, c)), "4", *_rows(16))
 
 
 def patches(c: int) -> Case:
@@ -85,7 +91,7 @@ def patches(c: int) -> Case:
     return Case(Forward(forward, **parts), "head", *_rows(4))
 
 
-OWN = {"wide": wide, "moody": moody, "tokens": tokens, "channels": channels, "patches": patches}
+OWN = {"wide": wide, "moody": moody, "tokens": tokens, "channels": channels, "bare": bare, "patches": patches}
 
 # ---------------------------------------------------------------------- fits that must equal one process's
 
@@ -154,6 +160,7 @@ def _fits() -> Iterator[Fit]:
         budget = 450_000 * dtype.itemsize // 4
         yield Fit("wide", 1, dtype, {"solver": "exact", "memory_budget": budget}, ("_read_twice", "gram_energy"))
         yield Fit("mlp", 2, dtype, {"solver": "sketch"})
+        yield Fit("bare", 1, dtype, {"solver": "exact"}, ("_read_once", "swap convolution"))
         yield Fit("patches", 2, dtype, {"solver": "exact"}, ("_read_once", "swap linear"))
         for c in (1, 2):
             yield Fit("channels", c, dtype, {"solver": "exact"}, ("_read_once", "swap convolution"))

@@ -69,6 +69,8 @@ def test_what_is_not_for_onednn_is_torchs(monkeypatch: pytest.MonkeyPatch) -> No
         (ten.expand(3, 10, 10), ten),
         (ten.expand(0, 10, 10), ten.expand(0, 10, 10)),
         (torch.nn.Parameter(ten), ten),
+        (ten.clone().requires_grad_(), ten),
+        (ten, ten.clone().requires_grad_()),
     ]
     for a, b in others:
         assert not products._is_for_onednn(a, b)
@@ -90,10 +92,14 @@ def test_processors_and_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> No
     for other in [AMD | {"avx512_vp2intersect": False}, AMD | {"cpu_name": "Intel(R) Xeon(R)"}, {}]:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda told=other: told)
         assert not products._is_there.__wrapped__()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AMD)
+    with torch.device("meta"):  # whatever the defaults are when it is first asked
+        assert products._is_there.__wrapped__()
     monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before it was there
     assert not products._is_there.__wrapped__()
 
 
+@pytest.mark.usefixtures("large")
 def test_gradients_pass_through_what_has_any() -> None:
     a, b = torch.randn(200, 200, requires_grad=True), torch.randn(200, 200)
     (gradient,) = torch.autograd.grad(product(a, b).sum(), a)

@@ -137,3 +137,10 @@ def test_energy_is_the_same_however_it_is_cut(held: int, c: int, monkeypatch) ->
     C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+
+
+def test_nothing_explicit_is_no_energy() -> None:
+    """Where all weights have changed hands."""
+    H, (norms,) = kept_energy([{}], [], [randn(4, RHO)], 2, Alone())
+    assert torch.equal(H, torch.zeros(2, RHO, RHO, dtype=torch.float64))
+    assert torch.equal(norms, torch.zeros(2, 4, dtype=torch.float64))

@@ -85,9 +85,10 @@ def test_what_changes_hands() -> None:
     assert not found({WEIGHT: [outer]}, linear(4, 1, 1, 5, 1, by_column=False)[0])  # too few rows of the weight
 
 
-@pytest.mark.parametrize(("row_bytes", "memory", "changes"), [(89, 10**9, True), (90, 10**9, False), (89, 5000, False)])
+# C: 8 · 3 · 30 = 720 bytes; U: 8 · 8 · 3 = 192; the factors of 8 rows: 8 · row_bytes
+@pytest.mark.parametrize(("row_bytes", "memory", "changes"), [(65, 10**9, True), (66, 10**9, False), (65, 4160, False)])
 def test_only_what_is_less_than_its_product_and_fits(row_bytes: int, memory: int, changes: bool) -> None:
-    shape, outer = linear(4, 1, 6, 5, 1, by_column=False)  # C: 8 · 3 · 30 = 720 bytes, for 8 rows
+    shape, outer = linear(4, 1, 6, 5, 1, by_column=False)
     shape = SiteShape(WEIGHT, 30, "linear", widths=(6, 5), row_bytes=row_bytes)
     assert bool(found({WEIGHT: [outer]}, shape, memory)) is changes
 

@@ -4,10 +4,10 @@ Counts multiply-adds. For N rows, ρ directions, c outputs, and a parameter of m
 
     explicit   C = Φ^mᵀU and CᵀC             c (N T m + N m ρ + m ρ²)
     hadamard   (a aᵀ) ∘ (g gᵀ)               N² T² (d_in + c d_out + c p) / 2
-    gram       Φ^mΦ^mᵀ of formed gradients   c (N T m + N² m / 2)
+    gram       Φ^mΦ^mᵀ of formed gradients   c (N (T + f) m + N² m / 2)
 
-with p = 64 for passing the products through memory; a weight and its bias share g gᵀ. The last two give K, and UᵀKU
-costs c (N²ρ/2 + Nρ²) more, once for all layers.
+with p = 64 for passing the products through memory and f = 128 for putting gradients there; a weight and its bias share
+g gᵀ. The last two give K, and UᵀKU costs c (N²ρ/2 + Nρ²) more, once for all layers.
 """
 
 from dataclasses import dataclass

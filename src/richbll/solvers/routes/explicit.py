@@ -168,7 +168,9 @@ def kept_energy(
     exchanging: deque[Callable[[], Tensor]] = deque()
     rounds, room = _rounds(_bundled(ranges), ranks.size), Room()
     sizes = [[c * rho * _num_elements(bundle) for bundle in some] for some in rounds]
-    rooms = [torch.empty(max(map(sum, sizes)), dtype=working, device=device) for _ in range(min(2, ranks.size))]
+    rooms = [
+        torch.empty(max(map(sum, sizes), default=0), dtype=working, device=device) for _ in range(min(2, ranks.size))
+    ]
     for number, (some, pieces) in enumerate(zip(rounds, sizes, strict=True)):
         whole = rooms[number % len(rooms)][: sum(pieces)]
         if not parts[0]:  # no rows

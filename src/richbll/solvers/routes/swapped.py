@@ -81,22 +81,27 @@ def _made_of(like: Factors, first: Tensor, second: Tensor) -> Factors:
 
 
 def swaps(parts: list[Part], shapes: list[SiteShape], size: Size, itemsize: int, ranks: Ranks) -> list[Swap]:
-    """The weights whose factors are less to send than C, of so many bytes a number; the same in all processes."""
+    """The weights whose factors are less to send than C, of so many bytes a number; the same in all processes.
+
+    Then every process needs all of U too; where that is more than what is saved, nothing changes hands.
+    """
     if ranks.size == 1:
         return []
-    cheap = [shape for shape in shapes if _is_cheap(shape, size, itemsize) and _can_be_shared(shape, ranks.size)]
+    saved = {shape: _saved_bytes(shape, size, itemsize) for shape in shapes if _can_be_shared(shape, ranks.size)}
+    cheap = [shape for shape in saved if saved[shape] > 0]
     told = [json.loads(text) for text in ranks.texts(json.dumps([_described(parts, shape.site) for shape in cheap]))]
     found = []
     for shape, said in zip(cheap, zip(*told, strict=True), strict=True):
         if None not in said and len({form for form, _ in said}) == 1:
             found.append(Swap(shape, [num_rows for _, num_rows in said]))
-    return found
+    of_U = itemsize * (size.num_rows or 0) * size.rank
+    return found if sum(saved[swap.shape] for swap in found) > of_U else []
 
 
-def _is_cheap(shape: SiteShape, size: Size, itemsize: int) -> bool:
-    """Fewer bytes than C; two weights at a time take no more than a quarter of the memory."""
+def _saved_bytes(shape: SiteShape, size: Size, itemsize: int) -> int:
+    """What factors are less than C; none where two weights at a time would take more than a quarter of the memory."""
     factors = kept_bytes(shape, size.num_rows or 0, size.num_gradients)
-    return factors < min(itemsize * size.num_gradients * size.rank * shape.size, size.memory // 8)
+    return itemsize * size.num_gradients * size.rank * shape.size - factors if factors < size.memory // 8 else 0
 
 
 def _can_be_shared(shape: SiteShape, num_shares: int) -> bool:
@@ -156,6 +161,7 @@ class Swapping:
             everything: list[Part] = [{share.site: [one]} for one in held]
             more, norms = kept_energy(everything, held_ranges([share], c * U.shape[1], most), U_of, c, Alone())
             H, squared = more + H.to(more), torch.cat(norms, dim=1) + squared.to(more)
+            del held, everything  # before the next one comes
         ranks.add(squared)
         mine = torch.split(squared, list(map(sum, num_rows)), dim=1)[ranks.rank]
         return H, list(torch.split(mine, num_rows[ranks.rank], dim=1))
