@@ -26,6 +26,7 @@ sizes = st.integers(1, 40)
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every product is a large one."""
     monkeypatch.setattr(products, "_WORTH_IT", 0)
+    monkeypatch.setattr(products, "_AT_ONCE", 100)
     if request.param == "by oneDNN" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this build of torch is without oneDNN")
     monkeypatch.setattr(products, "_is_there", lambda: request.param == "by oneDNN")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _WORTH_IT = 2**21  # multiply-adds: below that a call of oneDNN costs more than it saves
+_AT_ONCE = 2**22  # numbers that oneDNN adds at a time: for more, fresh memory would cost as much as the product
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -37,10 +38,11 @@ def add_to(total: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
     """
     if not _is_for_onednn(a, b):
         total.addmm_(a, b, beta=0 if fresh else 1)
-    elif fresh:
-        total.copy_(_by_onednn(a, b))
-    else:
-        total += _by_onednn(a, b)
+        return
+    width = max(1, _AT_ONCE // len(a))
+    for place, columns in zip(torch.split(total, width, dim=1), torch.split(b, width, dim=1), strict=True):
+        found = _by_onednn(a, columns)
+        place.copy_(found) if fresh else place.add_(found)
 
 
 def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
