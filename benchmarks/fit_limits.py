@@ -23,6 +23,7 @@ TIMES_FASTER = {
 }
 MOST_ERROR = {"variance_error": 1e-4, "added_error": 1e-3}
 WITHOUT_SKETCH = (EXACT, "richbll cross")
+LEAST_SPEEDUP = 1.7  # of two processes on the CNN
 NEARLY_ALL = 0.95  # of the parameters: a Kron that covers fewer is not the same thing
 
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -52,10 +53,16 @@ def errors_too_large(rows: Rows) -> Iterator[str]:
                 yield f"{method} on {network}: {name.replace('_', ' ')} {row[name]:.2g}, limit {most:g}"
 
 
+def yards_to_L(rows: Rows, network: str, method: str) -> float | None:
+    """From (model, data) to L."""
+    row = rows.get((network, method), {})
+    taken: float | None = row.get("yards_to_L", row.get("yards"))
+    return taken
+
+
 def yards_above(rows: Rows) -> Iterator[tuple[bool, str]]:
     for (network, method), most in MOST_YARDS.items():
-        row = rows.get((network, method), {})
-        taken = row.get("yards_to_L", row.get("yards"))  # from (model, data) to L
+        taken = yards_to_L(rows, network, method)
         if taken is None:
             yield False, f"{method} on {network}: not measured, limit {most:g} yards"
         elif taken > most:
@@ -66,8 +73,7 @@ def times_faster(rows: Rows) -> dict[tuple[str, str], float | None]:
     """TRAK's yards over those of the exact solver up to L, where both are measured."""
     found: dict[tuple[str, str], float | None] = {}
     for network, method in TIMES_FASTER:
-        own = rows.get((network, EXACT), {})
-        ours, theirs = own.get("yards_to_L", own.get("yards")), rows.get((network, method), {}).get("yards")
+        ours, theirs = yards_to_L(rows, network, EXACT), rows.get((network, method), {}).get("yards")
         found[network, method] = None if ours is None or theirs is None else theirs / ours
     return found
 

@@ -20,14 +20,13 @@ from typing import Any
 import recording
 import torch
 import torch.distributed as dist
+from fit_limits import LEAST_SPEEDUP
 from fit_networks import SPECS, task
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 from yards import one_yard
 
 from richbll import RichBLL
-
-LEAST_SPEEDUP = 1.7
 
 
 def worker(network: str, solver: str, repeats: int, quick: bool, out: Path) -> None:

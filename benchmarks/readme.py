@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fit_limits import TIMES_FASTER, by_name, missed, times_faster
+from fit_limits import EXACT, LEAST_SPEEDUP, MOST_YARDS, TIMES_FASTER, by_name, missed, times_faster, yards_to_L
 
 from richbll_bench.records import Records
 from richbll_bench.report.readme import results
@@ -63,13 +63,33 @@ def fit_cost(record: dict[str, Any]) -> str:
         lines.append(f"| {name} | {row['yards']:.2f} | {to_L} | {error} | {predict} |")
     if any(" °" in line for line in lines):
         lines += ["", f"On {record['cpu']}; rows with ° on another processor, beside the yard there."]
-    lines += ["", "| how many times faster richbll exact is to L | than | times | aim |", "|---|---|---|---|"]
-    for (network, method), times in times_faster(by_name(record)).items():
-        if times is not None:
-            lines.append(f"| {network} | {method} | {times:.1f} | {TIMES_FASTER[network, method]:g} |")
     broken, _ = missed(record)
     lines += ["", "What we aim at and miss:" if broken else "Nothing that we aim at is missed.", ""]
     return "\n".join(lines + [f"- {sentence}" for sentence in broken]).rstrip()
+
+
+def aims(*records: dict[str, Any]) -> str:
+    """What is aimed at, on two processors: fits of both, then fits of several processes."""
+    fits, ranks = [by_name(record) for record in records[:2]], [record["rows"][-1] for record in records[2:]]
+    lines = [f"| | aim | {records[0]['cpu']} | {records[1]['cpu']} |", "|---|---|---|---|"]
+    for (network, method), most in MOST_YARDS.items():
+        found = [yards_to_L(rows, network, method) for rows in fits]
+        lines.append(_aim(f"{network}, {method}: yards to L", found, most, at_most=True))
+    for network, method in TIMES_FASTER:
+        found = [times_faster(rows)[network, method] for rows in fits]
+        least = TIMES_FASTER[network, method]
+        lines.append(_aim(f"{network}: {method} ÷ {EXACT}", found, least, at_most=False))
+    title = f"{ranks[0]['network']}, {ranks[0]['ranks']} processes: times as fast as one"
+    lines.append(_aim(title, [row["speedup"] for row in ranks], LEAST_SPEEDUP, at_most=False))
+    return "\n".join(lines)
+
+
+def _aim(title: str, found: list[float | None], aim: float, at_most: bool) -> str:
+    told = []
+    for value in found:
+        is_missed = value is not None and (value > aim if at_most else value < aim)
+        told.append("–" if value is None else f"{value:.2f}" + (", missed" if is_missed else ""))
+    return f"| {title} | {'≤' if at_most else '≥'} {aim:g} | {' | '.join(told)} |"
 
 
 def versions(record: dict[str, Any]) -> str:
@@ -77,18 +97,22 @@ def versions(record: dict[str, Any]) -> str:
     return f"Python {used['python']}, PyTorch {used['torch'].split('+')[0]} (CPU)."
 
 
-SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "demo_curve": ("demo.json", demo_curve),
-    "demo_table": ("demo.json", demo_table),
-    "predict_cost": ("predict_cost.json", predict_cost),
-    "fit_cost": ("fit_cost.json", fit_cost),
-    "versions": ("demo.json", versions),
+SECTIONS: dict[str, tuple[list[str], Callable[..., str]]] = {
+    "demo_curve": (["demo.json"], demo_curve),
+    "demo_table": (["demo.json"], demo_table),
+    "predict_cost": (["predict_cost.json"], predict_cost),
+    "fit_cost": (["fit_cost.json"], fit_cost),
+    "aims": (["fit_cost.json", "zen5/fit_cost.json", "ranks.json", "zen5/ranks.json"], aims),
+    "versions": (["demo.json"], versions),
 }
 
 
 def rendered(text: str) -> str:
     """The text with every section written from its record."""
-    bodies = {name: render(json.loads((RECORDS / file).read_text())) for name, (file, render) in SECTIONS.items()}
+    bodies = {
+        name: render(*(json.loads((RECORDS / file).read_text()) for file in files))
+        for name, (files, render) in SECTIONS.items()
+    }
     bodies["results"] = results(Records(ROOT / "records"))
     for name, body in bodies.items():
         before, rest = text.split(f"<!-- record {name} -->\n")
