@@ -145,7 +145,7 @@ def _fits() -> Iterator[Fit]:
     dtypes = (torch.float64, torch.float32)
     for (name, budget), dtype in itertools.product(budgets.items(), dtypes):
         short = budget * dtype.itemsize // 2
-        yield Fit(name, 3, dtype, {"solver": "exact"}, ("_read_once", *(["swap linear"] if name == "mlp" else [])))
+        yield Fit(name, 3, dtype, {"solver": "exact"}, ("_read_once",))
         yield Fit(name, 3, dtype, {"solver": "exact", "memory_budget": short}, ("_read_twice",))
         yield Fit(name, 3, dtype, {"solver": "cross"})
         yield Fit(name, 3, dtype, {"solver": "exact", "likelihood": "classification"}, ("_read_once",))

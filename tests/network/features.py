@@ -301,6 +301,44 @@ layer("batch norm of vectors", lambda: nn.BatchNorm1d(D), D)
 layer("batch norm of sequences", lambda: nn.BatchNorm1d(D), D, T)
 layer("batch norm of images", lambda: nn.BatchNorm2d(2), 2, 3, 4)
 layer("batch norm of volumes", lambda: nn.BatchNorm3d(2), 2, 2, 3, 2)
+feature(
+    "batch norms behind layers",
+    lambda m, x: torch.tanh_(m.last(m.c(m.bare(m.b(functional.relu_(m.fixed(m.a(x)))))))),
+    (2, 4, 4),
+    counts=lambda name: "fixed" not in name,
+    a=lambda: nn.Conv2d(2, 3, 3),
+    fixed=lambda: nn.BatchNorm2d(3),
+    b=lambda: nn.Conv2d(3, 3, 1),
+    bare=lambda: nn.BatchNorm2d(3, affine=False),
+    c=lambda: nn.Conv2d(3, 2, 1),
+    last=lambda: nn.BatchNorm2d(2, eps=0.1),
+)
+feature(
+    "batch norm before units that are dead for the examples that are tried, the first and the last",
+    lambda m, x: functional.relu_(m.norm(m.a(x).sum(1, keepdim=True))) * (x[:, :1] > 0),
+    lambda: randn(N, D).abs() * torch.tensor([-1, 1, 1, -1, 1, 1, -1])[:, None],
+    a=lambda: nn.Linear(D, 3),
+    norm=lambda: nn.BatchNorm1d(1),
+)
+feature(
+    "batch norm with a scale that is made from another parameter",
+    lambda m, x: functional.batch_norm(m.a(x), m.mean, m.var, m.scale(m.one), m.shift),
+    general=("scale.weight",),
+    mean=lambda: nn.Buffer(torch.randn(3)),
+    var=lambda: nn.Buffer(torch.rand(3) + 0.5),
+    one=lambda: nn.Buffer(torch.ones(1)),
+    a=lambda: nn.Linear(D, 3),
+    scale=lambda: nn.Linear(1, 3, bias=False),
+    shift=lambda: parameter(3),
+)
+feature(
+    "batch norm with a scale and no shift",
+    lambda m, x: functional.batch_norm(m.a(x), m.mean, m.var, weight=m.w),
+    a=lambda: nn.Linear(D, 3),
+    mean=lambda: nn.Buffer(torch.randn(3)),
+    var=lambda: nn.Buffer(torch.rand(3) + 0.5),
+    w=lambda: parameter(3),
+)
 layer("group norm", lambda: nn.GroupNorm(2, 4), 4, 3, 3)
 layer("instance norm of sequences", lambda: nn.InstanceNorm1d(2, affine=True), 2, T)
 layer("instance norm of images", lambda: nn.InstanceNorm2d(2, affine=True), 2, 3, 3)

@@ -125,3 +125,16 @@ def test_a_plain_model_and_the_same_one_that_is_looked_at(monkeypatch) -> None:
             monkeypatch.setattr("richbll.network.trial.is_plain", lambda *_: False)
         found.append(RichBLL(network, noise_variance=0.1, ridge=0.1).fit(x).predict(x).epistemic_variance)
     torch.testing.assert_close(*found, rtol=1e-12, atol=0)
+
+
+def test_a_plain_model_needs_no_backward_pass_before_it_is_read(monkeypatch) -> None:
+    """What is known of its gradients without one, their shapes, is what a trial finds out."""
+    network, x = around(nn.Conv2d, 4), X[4]
+    monkeypatch.setattr("richbll.network.trial.is_plain", lambda *_: False)
+    tried = reader_of(network, x).shapes
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.autograd, "grad", lambda *_, **__: pytest.fail("a backward pass"))
+    believed = reader_of(network, x).shapes
+    assert believed == tried
+    assert believed[0].kind == "convolution"
+    assert believed[-1].kind == "linear"

@@ -132,3 +132,27 @@ def test_records_do_not_hold_the_memory_of_the_inputs() -> None:
     (record,) = read(reader, unpack(x))
     x.fill_(torch.nan)
     assert_equals_truth(reader, [record], truth(made.model, made.x, made.names), 1e-10)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 4), (6, 3, 4, 2), (6, 3, 2, 2, 2)], ids=len)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_batch_norm_by_running_statistics_against_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """By its input and by its parameters, whatever precision the statistics have."""
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(shape)]
+    torch.manual_seed(0)
+    norm, x = kind(3, eps=0.1).eval(), torch.randn(shape)
+    norm.running_mean.copy_(torch.randn(3))
+    norm.running_var.copy_(torch.rand(3))
+    model = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Unflatten(2, shape[2:])) if len(shape) > 2 else nn.Linear(3, 3)
+    model = nn.Sequential(nn.Flatten(2), model, norm) if len(shape) > 2 else nn.Sequential(model, norm)
+    model = nn.Sequential(*model, nn.Tanh(), nn.Flatten(), nn.Linear(x[0].numel(), C)).eval()
+    rough = 8 * 2**-7 if dtype == torch.bfloat16 else 1e-10 if dtype == torch.float64 else 2e-5
+    model, x = (model.double(), x.double()) if dtype == torch.float64 else (model, x)
+    names = [name for name, _ in model.named_parameters()][:-2]
+    want = truth(copy.deepcopy(model).double(), x.double(), names)
+    model, x = model.to(dtype), x.to(dtype)
+    if dtype == torch.bfloat16:
+        norm.float()  # as mixed models have it
+    reader = reader_of(model, x)
+    assert by_rule(reader) == set(names)
+    assert_equals_truth(reader, read(reader, x), want, rough)

@@ -181,6 +181,18 @@ class Capture(TorchFunctionMode):
             found = [self._backward(ends, t, retain=k + 1 < len(targets)) for k, t in enumerate(targets)]
             for position, number in enumerate(edges):
                 by_call[number] = self._stacked(number, [g[position] for g in found])
+        return self._made(wanted, by_call, refused)
+
+    def gradients_of_zeros(self, count: int) -> dict[Site, list[Gradient]]:
+        """What `gradients` gives for so many sums that do not depend on anything: shapes, without a backward pass."""
+        zeros = {number: call.like.new_zeros(count, *call.seen) for number, call in enumerate(self.calls)}
+        return self._made(self.used, zeros)
+
+    def _made(
+        self, wanted: list[Use], by_call: dict[int, Tensor], refused: set[Site] | None = None
+    ) -> dict[Site, list[Gradient]]:
+        """By the rules, from ∂f/∂z of every call."""
+        assert self.layouts is not None
         made: dict[Site, list[Gradient]] = {}
         for use in wanted:
             call, layout = self.calls[use.call], self.layouts[use.call]

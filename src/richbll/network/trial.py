@@ -107,14 +107,12 @@ class _Attempt:
         return Trial(layouts, first.pattern, ruled, self._activation_bytes(capture))
 
     def seen(self) -> Trial | None:
-        """Of a model whose layers are known to have the batch first and to be right: shapes, from one run."""
-        capture, f = self._observed(TRIED)
+        """Of a model whose layers are known to have the batch first and to be right: shapes, from one forward pass."""
+        capture, _ = self._observed(TRIED)
         if capture.unruled:
             return None
         capture.layouts = [0] * len(capture.calls)
-        sites = {use.site for use in capture.used}
-        R = self._random(TRIED, *f.shape).to(f)
-        ruled = capture.gradients(sites, [(f * weights).sum() for weights in R])
+        ruled = capture.gradients_of_zeros(TRIED)
         return Trial(list(capture.layouts), capture.pattern, ruled, self._activation_bytes(capture), is_plain=True)
 
     def _examples(self, count: int) -> Batch:
@@ -191,7 +189,12 @@ class _Attempt:
         layouts = [capture.layouts[k] for k in numbers]
         alone = Capture(self._names, self._others, TRIED, layouts)
         inputs = {id(t): t.detach() for t, _ in call.watched if id(t) not in self._names}
-        moving = {f"input {key}": t.requires_grad_() for key, t in inputs.items() if t.is_floating_point()}
+        fixed = {id(buffer) for buffer in self._network.model.buffers()}  # by running statistics there is no derivative
+        moving = {
+            f"input {key}": t.requires_grad_()
+            for key, t in inputs.items()
+            if t.is_floating_point() and key not in fixed
+        }
         leaves = {id(t): alone.leaf(t) for t, _ in call.watched if id(t) in self._names}
         func = call.asked[0]
         args, kwargs = _swapped(call.asked[1:], inputs)
