@@ -3,6 +3,7 @@
 `fit` does so by itself wherever `torch.distributed` is initialised with more than one process, as under torchrun.
 """
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,7 @@ class ProcessGroup:
     def together(self, task: str) -> Iterator[None]:
         """A block in which this process works by itself: an error in one process is an error in all."""
         self._task = task
-        self._token = self._token or self.texts(secrets.token_hex(8))[0]
+        self._token = self._token or self.told(secrets.token_hex(8))[0]
         self._block += 1
         own: Exception | None = None
         try:
@@ -103,7 +104,7 @@ class ProcessGroup:
             self._tell()
         mine = own is not None and not isinstance(own, _HeardError)
         try:
-            said = [] if self.all_agree(own is None) else self.texts(f"{type(own).__name__}: {own}" if mine else "")
+            said = [] if self.all_agree(own is None) else self.told(f"{type(own).__name__}: {own}" if mine else "")
         except DistributedError:
             if own is None:
                 raise
@@ -236,10 +237,10 @@ class ProcessGroup:
         self.add(doubts)
         return int(doubts) == 0
 
-    def texts(self, text: str) -> list[str]:
-        """What every process says, the first one first."""
-        said = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        return [bytes(part.tolist()).decode() for part in self._parts(said)]
+    def told(self, value: Any) -> list[Any]:
+        """What every process says, the first one first: any value that JSON has."""
+        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(part.numpy().tobytes()) for part in self._parts(said)]
 
     def _parts(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all processes, whatever their shapes."""

@@ -11,20 +11,32 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from richbll.network.room import Room
+
 _WORTH_IT = 2**21  # multiply-adds: below that a call of oneDNN costs more than it saves
 _AT_ONCE = 2**22  # numbers that oneDNN adds at a time: for more, fresh memory would cost as much as the product
 
 
-def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a b for matrices, or for many of them, perhaps in the memory of `out`.
+def product(a: Tensor, b: Tensor, room: Room | None = None) -> Tensor:
+    """a b for matrices, or for many of them, perhaps in a room, whose content is then lost.
 
     Examples:
         >>> product(torch.ones(2, 3), torch.ones(3, 4))[0]
         tensor([3., 3., 3., 3.])
     """
     if not _is_for_onednn(a, b):
-        return torch.matmul(a, b, out=out)
-    return _by_onednn(a, b) if a.dim() == 2 else torch.stack([_by_onednn(*pair) for pair in zip(a, b, strict=True)])
+        return torch.matmul(a, b, out=_place(a, b, room)) if room is not None else torch.matmul(a, b)
+    if a.dim() == 2:
+        return _by_onednn(a, b)
+    products = _place(a, b, room)
+    for place, one, other in zip(products, a, b, strict=True):  # the memory of one product is that of the next
+        place.copy_(_by_onednn(one, other))
+    return products
+
+
+def _place(a: Tensor, b: Tensor, room: Room | None) -> Tensor:
+    shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    return a.new_empty(shape) if room is None else room.take(shape, like=a)
 
 
 def add_to(total: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
@@ -54,10 +66,11 @@ def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_for_onednn(a: Tensor, b: Tensor) -> bool:
+    shape, other = a.shape, b.shape
     return (
         a.dtype == b.dtype == torch.float32
-        and (a.dim() == b.dim() == 2 or (a.dim() == b.dim() == 3 and len(a) == len(b) > 0))
-        and a.shape[-2] * a.shape[-1] * b.shape[-1] >= _WORTH_IT
+        and (len(shape) == len(other) == 2 or (len(shape) == len(other) == 3 and shape[0] == other[0] > 0))
+        and shape[-2] * shape[-1] * other[-1] >= _WORTH_IT
         and type(a) is type(b) is Tensor
         and a.device.type == b.device.type == "cpu"
         and not (a.requires_grad or b.requires_grad)  # oneDNN's function has no derivative

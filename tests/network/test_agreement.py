@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -17,10 +18,10 @@ class Two(Alone):
     size = 2
 
     def __init__(self, other: list[SiteShape]) -> None:
-        self._other = json.dumps([asdict(shape) for shape in other])
+        self._other = [asdict(shape) for shape in other]
 
-    def texts(self, text: str) -> list[str]:
-        return [text, self._other]
+    def told(self, value: Any) -> list[Any]:
+        return json.loads(json.dumps([value, self._other]))
 
 
 def test_a_weight_that_one_process_uses_several_times_is_not_taken_by_column() -> None:

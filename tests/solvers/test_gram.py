@@ -96,17 +96,18 @@ def test_wide_layers_of_any_width_are_exact(width: int) -> None:
     torch.testing.assert_close(found, A.mT @ A, rtol=1e-6, atol=1e-8 * float(found.abs().max()))
 
 
-@given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(0, N + 1), st.booleans(), st.booleans())
+@given(gradients(), st.integers(1, N + 1), st.integers(1, N + 1), st.integers(1, N + 1), st.booleans(), st.booleans())
 def test_energy_is_that_of_the_whole_matrix(
-    made: tuple[Rowwise, Tensor], block: int, strip: int, longer: int, in_float32: bool, is_wide: bool
+    made: tuple[Rowwise, Tensor], block: int, side: int, long: int, in_float32: bool, is_wide: bool
 ) -> None:
-    """H = UᵀKU and tr K, in strips of any shape; a float32 basis with K in float64 is no worse than its rounding."""
+    """H = UᵀKU and tr K, in tiles of any shape; a float32 basis with K in float64 is no worse than its rounding."""
     rows, K = made
     U = randn(300, N, 4)
     U = U.float() if in_float32 else U
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gram, "_BLOCK", block)
-        patch.setattr(gram, "_STRIP", (2 * strip, 2 * (strip + longer)))
+        patch.setattr(gram, "_SIDES", (side, side))
+        patch.setattr(gram, "_LONGER", long)
         patch.setattr(gram, "_WIDE", 0 if is_wide else 10**6)
         H, trace = energy_in(rows, U, len(K), Alone(), torch.float64)
     torch.testing.assert_close(H, U.double().mT @ K @ U.double(), rtol=1e-12, atol=1e-11)
@@ -115,12 +116,22 @@ def test_energy_is_that_of_the_whole_matrix(
 
 @pytest.mark.parametrize("T", [1, 3, 32, 500, 5000])
 @pytest.mark.parametrize("wide", [1, 2])
-@pytest.mark.parametrize("tall", [1, 2])
-def test_products_between_positions_stay_small(T: int, wide: int, tall: int) -> None:
-    strip, span = gram._strip_shape(T, wide, tall)
-    assert 1 <= strip <= span
-    assert strip == 1 or strip * span * T * T <= gram._PRODUCTS
-    assert (strip, span) == (tall * gram._STRIP[0], gram._STRIP[1]) or T > 1 or wide > 1
+@pytest.mark.parametrize("long", [1, 3])
+def test_products_between_positions_stay_small(T: int, wide: int, long: int) -> None:
+    for rows, side in ((4, 256), (1000, 316), (10**6, 512)):
+        height, width = gram._tile_shape(torch.empty(rows, 100), T, wide, long)
+        assert 1 <= height <= width
+        assert height == 1 or T == 1 or height * width * T * T <= gram._PRODUCTS
+        assert (height, width) == (side, long * side) or T > 1 or wide > 1
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
+def test_parts_are_as_few_as_fit_and_of_about_one_size(start: int, size: int, most: int) -> None:
+    parts = gram._parts(start, start + size, most)
+    assert [number for part in parts for number in range(part.start, part.stop)] == list(range(start, start + size))
+    assert len(parts) == -(-size // most)
+    sizes = {part.stop - part.start for part in parts}
+    assert not sizes or (max(sizes) <= most and max(sizes) - min(sizes) <= 1)
 
 
 def test_the_width_of_K_is_what_it_reads_of_an_example() -> None:

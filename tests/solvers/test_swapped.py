@@ -1,5 +1,8 @@
 """Shares of a weight's gradients, as processes swap them, against the whole; `test_distributed` runs it all."""
 
+import json
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -56,11 +59,11 @@ class Told(Alone):
 
     size = 2
 
-    def __init__(self, other: str | None = None) -> None:
+    def __init__(self, other: list | None = None) -> None:
         self.other = other
 
-    def texts(self, text: str) -> list[str]:
-        return [text, text if self.other is None else self.other]
+    def told(self, value: Any) -> list[Any]:
+        return json.loads(json.dumps([value, value if self.other is None else self.other]))
 
 
 def found(part: dict, shape: SiteShape, memory: int = 10**9, ranks: Alone | None = None) -> list[Swap]:
@@ -77,7 +80,7 @@ def test_what_changes_hands() -> None:
     assert not found({}, shape)  # no rows here
     assert not found({WEIGHT: [outer, outer]}, shape)  # used twice
     assert not found({WEIGHT: [Dense(outer.dense(0, 30))]}, shape)  # formed already
-    for other in ("[null]", '[["another form", [4, 4]]]'):
+    for other in ([None], [["another form", [4, 4]]]):
         assert not found({WEIGHT: [outer]}, shape, ranks=Told(other))
     short = linear(4, 2, 6, 5, 1, by_column=False)[1]
     size = Size(num_rows=8, rank=3, num_gradients=1, memory=10**9)
@@ -95,4 +98,4 @@ def test_only_what_is_less_than_its_product_and_fits(row_bytes: int, memory: int
 
 def test_nothing_to_swap_begins_nothing() -> None:
     assert not Swapping([{}], [], Told()).sites
-    assert swapped.swaps([{}], [], Size(8, 3, 1, 10**9), 8, Told("[]")) == []
+    assert swapped.swaps([{}], [], Size(8, 3, 1, 10**9), 8, Told([])) == []

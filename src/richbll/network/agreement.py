@@ -4,7 +4,6 @@ Each process tries its rules on a batch of its own and plans from what it finds,
 they would wait for each other in different places.
 """
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -35,8 +34,8 @@ def tried_reader(network: Network, source: _Source, rules: bool = True) -> Recor
 
 def agreed_shapes(shapes: list[SiteShape], network: Network, ranks: Ranks) -> list[SiteShape]:
     """A parameter goes by rules where it does so, alike, in all processes; sizes are the largest of all."""
-    said = ranks.texts(json.dumps([asdict(shape) for shape in shapes if shape.kind != "general"]))
-    by_rank = [[_decoded(fields) for fields in json.loads(text)] for text in said]
+    said = ranks.told([asdict(shape) for shape in shapes if shape.kind != "general"])
+    by_rank = [[_decoded(fields) for fields in mine] for mine in said]
     ruled: list[SiteShape] = []
     general: list[SiteShape] = []
     groups: dict[tuple[int, ...], int] = {}
@@ -83,7 +82,7 @@ def check_alike(network: Network, stream: Stream, options: Mapping[str, Any]) ->
         facts = network_fingerprint(network) | {name: repr(value) for name, value in options.items()}
         facts["the first batch"] = batch_digest(b"", stream.peek()).hex()
     stream.can_be_reread = ranks.all_agree(stream.can_be_reread)
-    said = [json.loads(text) for text in ranks.texts(json.dumps(facts))]
+    said = ranks.told(facts)
     _check_facts(said)
     _warn_of_equal_data([other["the first batch"] for other in said])
 

@@ -1,6 +1,5 @@
 """A subsample of a stream, held in memory, so that it can be read as often as needed."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -127,8 +126,8 @@ def _level(counts: Counter[int], least: int) -> int:
 def _added(counts: Counter[int], ranks: Ranks) -> Counter[int]:
     """Over all processes."""
     total: Counter[int] = Counter()
-    for text in ranks.texts(json.dumps(list(counts.items()))):
-        total.update(dict(json.loads(text)))
+    for pairs in ranks.told(list(counts.items())):
+        total.update(dict(pairs))
     return total
 
 

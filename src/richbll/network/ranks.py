@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -43,8 +43,8 @@ class Ranks(Protocol):
     def same(self, *tensors: Tensor) -> None:
         """The values of the first process in all of them, in place."""
 
-    def texts(self, text: str) -> list[str]:
-        """What every process says, the first one first."""
+    def told(self, value: Any) -> list[Any]:
+        """What every process says, the first one first: any value that JSON has, which knows lists, but no tuples."""
 
     def heed(self) -> None:
         """Inside a block of `together`: raises when another process has failed in it, so that nobody reads on."""
@@ -86,9 +86,9 @@ class Alone:
     def same(self, *tensors: Tensor) -> None:
         """They are its own."""
 
-    def texts(self, text: str) -> list[str]:
+    def told(self, value: Any) -> list[Any]:
         """The only one speaks."""
-        return [text]
+        return [value]
 
     def heed(self) -> None:
         """Nobody else can fail."""

@@ -26,7 +26,7 @@ def choose_solver(solver: str | Solver, network: Network, source: Source, memory
     if name == "auto":
         with source.ranks.together("choosing a solver"):
             name = automatic(network, source, memory, source.num_rows)
-        name = max(source.ranks.texts(name), key=("exact", "cross", "sketch").index)  # what fits everywhere
+        name = max(source.ranks.told(name), key=("exact", "cross", "sketch").index)  # what fits everywhere
         if name == "sketch":
             m, c, r = _sizes(network)
             warnings.warn(

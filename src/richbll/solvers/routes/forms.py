@@ -4,7 +4,6 @@ Sequences may be longer in one batch than in another: positions that are filled 
 product. Rules may have failed in one process only: then all of them take dense gradients. A process may have no rows.
 """
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
@@ -72,8 +71,7 @@ def forms_of(
     """Of every site, the same in all processes; some are to be formed, whatever factors they have."""
     met: dict[tuple[tuple[int, ...], ...], int] = {}
     mine = [_described(held_at(parts, shape), shape, met, shape.site in formed) for shape in sites]
-    said = [json.loads(text) for text in ranks.texts(json.dumps(mine))]
-    return [_common([own for own in found if own is not None]) for found in zip(*said, strict=True)]
+    return [_common([own for own in found if own is not None]) for found in zip(*ranks.told(mine), strict=True)]
 
 
 def held_at(parts: list[dict[Site, Uses]], shape: SiteShape) -> list[Uses]:

@@ -28,11 +28,11 @@ from richbll.products import add_to, product
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
-_STRIP = (192, 1024)  # rows and columns of K at a time: they stay in fast memory, and little is formed twice
+_SIDES = (256, 512)  # of a tile of K: at least and at most; it stays in fast memory
 _WIDE = 1024  # where K of one output reads so many numbers of an example,
-_TALLER = 2  # strips have so many times the rows,
-_CORNERS = 3  # in so many parts where they meet the diagonal
-_PRODUCTS = 2**22  # elements at a time of products between positions
+_LONGER = 2  # tiles have so many times the columns, and are cut
+_CORNERS = 4  # in so many parts where they meet the diagonal
+_PRODUCTS = 2**18  # elements at a time of products between positions
 _BLOCK = 768  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
@@ -134,9 +134,9 @@ class Blocks:
 
     def _product(self, place: int, a: Tensor, b: Tensor) -> Tensor:
         """a_i · b_j, in a place whose content is lost."""
-        a, b = a.to(self._dtype), b.to(self._dtype)
-        shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
-        return product(a, b.mT, out=self._rooms[place].take(shape, like=a))
+        if a.dtype != self._dtype or b.dtype != self._dtype:
+            a, b = a.to(self._dtype), b.to(self._dtype)
+        return product(a, b.mT, room=self._rooms[place])
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -239,42 +239,48 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     N, rho = U.shape
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
     is_wide = c == 1 and rows.width >= _WIDE
-    strip, span = _strip_shape(rows.positions, dtype.itemsize // U.dtype.itemsize, _TALLER if is_wide else 1)
+    height, width = _tile_shape(U, rows.positions, dtype.itemsize // U.dtype.itemsize, _LONGER if is_wide else 1)
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S, trace = Sum((c, rho, rho), U.device), Sum((c,), U.device)
-    for start in _evenly(list(range(0, N, block)), ranks):
-        stop = min(start + block, N)
+    for some in _shared_out(_parts(0, N, block), ranks):
         products = []
-        for i in range(start, stop, strip):
-            mine = slice(i, min(i + strip, stop))
+        for mine in _parts(some.start, some.stop, height):
             KU = _on_diagonal(blocks, mine, U, trace, _CORNERS if is_wide else 1)  # (n, ρ) or (c, n, ρ)
-            for j in range(mine.stop, N, span):
-                KU = _multiplied(KU, blocks.block(mine, slice(j, min(j + span, N))), U[j : j + span])
+            for others in _parts(mine.stop, N, width):
+                KU = _multiplied(KU, blocks.block(mine, others), U[others])
             products.append(KU)
-        S.add(product(U[start:stop].mT, torch.cat(products, dim=-2)))
+        S.add(product(U[some].mT, torch.cat(products, dim=-2)))
     half = S.value()
     return half + half.mT, trace.value()
 
 
 def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum, corners: int) -> Tensor:
     """½ K_ii U_i + Σ_{j>i} K_ij U_j over so many blocks i and j of some rows, whose K_ii add to the trace."""
-    step, products = -(-(mine.stop - mine.start) // corners), []
-    for i in range(mine.start, mine.stop, step):
-        rows = slice(i, min(i + step, mine.stop))
-        K = blocks.block(rows, slice(i, mine.stop))  # (n, n') or (c, n, n')
-        itself = K[..., : rows.stop - i]
+    products = []
+    for rows in _parts(mine.start, mine.stop, -(-(mine.stop - mine.start) // corners)):
+        K = blocks.block(rows, slice(rows.start, mine.stop))  # (n, n') or (c, n, n')
+        itself = K[..., : rows.stop - rows.start]
         trace.add(itself.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=summing_dtype(U.device)))
         itself /= 2
-        products.append(product(K, U[i : mine.stop]))
+        products.append(product(K, U[rows.start : mine.stop]))
     return torch.cat(products, dim=-2) if len(products) > 1 else products[0]
 
 
-def _strip_shape(T: int, times_as_wide: int, times_as_tall: int) -> tuple[int, int]:
-    """Rows and columns of K at a time, fewer where each is made of T² products between positions."""
-    shape = (times_as_tall * _STRIP[0], _STRIP[1])
-    fewer = max(times_as_wide, T * (shape[0] * shape[1] / _PRODUCTS) ** 0.5)
-    strip, span = (max(1, int(size / fewer)) for size in shape)
-    return strip, span
+def _tile_shape(U: Tensor, T: int, times_as_wide: int, times_as_long: int) -> tuple[int, int]:
+    """Rows and columns of K at a time: about as many numbers as U has, whose memory is there.
+
+    They are fewer where each is made of T² products between positions.
+    """
+    side = min(max(_SIDES[0], int(U.numel() ** 0.5)), _SIDES[1])
+    among_positions = T * (times_as_long * side**2 / _PRODUCTS) ** 0.5 if T > 1 else 1
+    fewer = max(times_as_wide, among_positions)
+    return max(1, int(side / fewer)), max(1, int(times_as_long * side / fewer))
+
+
+def _parts(start: int, stop: int, most: int) -> list[slice]:
+    """From start to stop in as few parts as there can be of at most so many, of about one size."""
+    size, count = stop - start, -(-(stop - start) // most)
+    return [slice(start + size * k // count, start + size * (k + 1) // count) for k in range(count)]
 
 
 def _multiplied(total: Tensor, K: Tensor, U: Tensor) -> Tensor:
@@ -285,11 +291,11 @@ def _multiplied(total: Tensor, K: Tensor, U: Tensor) -> Tensor:
     return total
 
 
-def _evenly(starts: list[int], ranks: Ranks) -> list[int]:
+def _shared_out(parts: list[slice], ranks: Ranks) -> list[slice]:
     """This process's rows of blocks: long ones (early) and short ones (late) in turn."""
     mine = []
-    for number, start in enumerate(starts):
+    for number, part in enumerate(parts):
         lap, seat = divmod(number, ranks.size)
         if (seat if lap % 2 == 0 else ranks.size - 1 - seat) == ranks.rank:
-            mine.append(start)
+            mine.append(part)
     return mine

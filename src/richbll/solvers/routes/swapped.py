@@ -4,7 +4,6 @@ To add C = Φ^mᵀU up over all processes takes ρ numbers for every element of 
 gradients of a wide layer at few positions are made from may be far less: then these are sent, and nothing is added up.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -89,7 +88,7 @@ def swaps(parts: list[Part], shapes: list[SiteShape], size: Size, itemsize: int,
         return []
     saved = {shape: _saved_bytes(shape, size, itemsize) for shape in shapes if _can_be_shared(shape, ranks.size)}
     cheap = [shape for shape in saved if saved[shape] > 0]
-    told = [json.loads(text) for text in ranks.texts(json.dumps([_described(parts, shape.site) for shape in cheap]))]
+    told = ranks.told([_described(parts, shape.site) for shape in cheap])
     found = []
     for shape, said in zip(cheap, zip(*told, strict=True), strict=True):
         if None not in said and len({form for form, _ in said}) == 1:
