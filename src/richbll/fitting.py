@@ -23,6 +23,7 @@ from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
 from richbll.network.network import Network, read_network
 from richbll.network.records import RecordReader
+from richbll.network.room import keep_freed_memory
 from richbll.network.untouched import untouched
 from richbll.options import Options
 from richbll.solvers.choice import choose_solver, planned
@@ -40,6 +41,7 @@ def fit(
 
     Where noise and prior will be tuned on held-out data anyway, the noise is not estimated from residuals.
     """
+    keep_freed_memory()
     with untouched(model):
         ranks = current_ranks()
         with ranks.together("the first batch"):

@@ -17,26 +17,25 @@ _WORTH_IT = 2**21  # multiply-adds: below that a call of oneDNN costs more than 
 _AT_ONCE = 2**22  # numbers that oneDNN adds at a time: for more, fresh memory would cost as much as the product
 
 
-def product(a: Tensor, b: Tensor, room: Room | None = None) -> Tensor:
-    """a b for matrices, or for many of them, perhaps in a room, whose content is then lost.
+def product(a: Tensor, b: Tensor, room: Room | None = None, place: int = 0) -> Tensor:
+    """a b for matrices, or for many of them, perhaps in a place of a room, whose content is then lost.
 
     Examples:
         >>> product(torch.ones(2, 3), torch.ones(3, 4))[0]
         tensor([3., 3., 3., 3.])
     """
-    if not _is_for_onednn(a, b):
-        return torch.matmul(a, b, out=_place(a, b, room)) if room is not None else torch.matmul(a, b)
-    if a.dim() == 2:
+    by_onednn = _is_for_onednn(a, b)
+    if by_onednn and a.dim() == 2:
         return _by_onednn(a, b)
-    products = _place(a, b, room)
-    for place, one, other in zip(products, a, b, strict=True):  # the memory of one product is that of the next
-        place.copy_(_by_onednn(one, other))
-    return products
-
-
-def _place(a: Tensor, b: Tensor, room: Room | None) -> Tensor:
+    if room is None and not by_onednn:
+        return torch.matmul(a, b)
     shape = (*max(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    return a.new_empty(shape) if room is None else room.take(shape, like=a)
+    products = a.new_empty(shape) if room is None else room.take(shape, like=a, place=place)
+    if not by_onednn:
+        return torch.matmul(a, b, out=products)
+    for one, left, right in zip(products, a, b, strict=True):  # the memory of one product is that of the next
+        one.copy_(_by_onednn(left, right))
+    return products
 
 
 def add_to(total: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:

@@ -93,7 +93,7 @@ def test_every_route_of_the_exact_solver(route: str, name: str, kept: bool, monk
 
     monkeypatch.setattr(plan, "cheapest_routes", forced)
     monkeypatch.setattr(gram, "_BLOCK", 7)
-    monkeypatch.setattr(gram, "_SIDES", (5, 11))
+    monkeypatch.setattr(gram, "_SIDE", 5)
     if not kept:
         read_twice(monkeypatch)
     uq = RichBLL(case.model, noise_variance=SIGMA2, ridge=0.3).fit(list(case.train.split(13)))

@@ -22,11 +22,11 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """Apply `change` to every tensor inside tuples, lists and mappings; the rest stays as it is."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple | list):
         parts = [map_tensors(item, change) for item in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()} if value else {}
     return value
 
 

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from richbll.network.batches import Batch
 from richbll.network.outputs import read_output
+from richbll.network.pooling import pooled
 from richbll.network.rules import rules
 from richbll.network.rules.rule import ALIKE, FLAT, ROW, SHARED, Examples, Layout, Make, Unruled, Used
 from richbll.network.structure import Gradient
@@ -88,7 +89,7 @@ class Capture(TorchFunctionMode):
             self.unruled |= set(self.names.values())
         met = {self.names[id(tensor)] for tensor in _tensors((*args, *kwargs.values())) if id(tensor) in self.names}
         if not met:
-            return func(*args, **kwargs)
+            return pooled(func, args, kwargs)
         own_transform = torch._C._functorch.maybe_current_level() is not None  # a vmap or a derivative in the model
         rule = None if own_transform else self._rules.get(func)
         known = (len(self.calls), len(self.used))

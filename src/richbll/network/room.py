@@ -1,28 +1,44 @@
 """Memory that is used again and again: fresh pages cost as much as the products that are written into them."""
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
+_LARGEST = 31 * 2**20  # bytes of a block that glibc learns from: up to 32 MiB
+
+
+@cache
+def keep_freed_memory() -> None:
+    """What a step frees is there for the next one, and not given back to the system to be asked for again.
+
+    glibc keeps what is free at the end of its heap up to twice the largest block that it has seen freed. In a process
+    that has freed nothing large, every product of a small fit would begin with fresh pages, which take as long as the
+    product. So it sees a large block freed, once; nothing is written into it.
+    """
+    torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
+
 
 class Room:
-    """Holds one tensor at a time, of any shape.
+    """Holds one tensor at a time in each of its places, of any shape.
 
     Examples:
         >>> room = Room()
         >>> large = room.take((2, 3), like=torch.zeros(()))
         >>> room.take((2, 2), like=large).data_ptr() == large.data_ptr()
         True
+        >>> room.take((2, 2), like=large, place=1).data_ptr() == large.data_ptr()
+        False
     """
 
     def __init__(self) -> None:
-        self._held: Tensor | None = None
+        self._held: dict[int, Tensor] = {}
 
-    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Uninitialised, of the same type and place as `like`; what was here before is lost."""
+    def take(self, shape: tuple[int, ...], like: Tensor, place: int = 0) -> Tensor:
+        """Uninitialised, of the same type and device as `like`; what was in this place before is lost."""
         size = math.prod(shape)
-        held = self._held
+        held = self._held.get(place)
         if held is None or held.numel() < size or held.dtype != like.dtype or held.device != like.device:
-            held = self._held = torch.empty(size, dtype=like.dtype, device=like.device)
+            held = self._held[place] = torch.empty(size, dtype=like.dtype, device=like.device)
         return held[:size].view(shape)

@@ -25,6 +25,7 @@ _SMALL_WINDOW = 32
 
 # Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
 _PIECE = 2**22
+_COLUMNS = 1  # the place of unfolded windows in a room; gradients have the first one
 # Elements of x and g together with which a grouped convolution stays in the caches: with four times as many it took 1.7
 # times as long for each.
 _CONVOLVED = 2**20
@@ -181,7 +182,7 @@ class Windows:
         """What is held."""
         return (self.x, self.g)
 
-    def dense(self, start: int, stop: int) -> Tensor:
+    def dense(self, start: int, stop: int, room: Room | None = None) -> Tensor:
         """Elements start … stop."""
         per_group = self.g.shape[2] // self.groups
         first, last = start // self.row, -(-stop // self.row)
@@ -191,7 +192,9 @@ class Windows:
         width = self.x.shape[2] // self.groups
         x = wide(self._reached[:, :, groups.start * width : groups.stop * width])
         g = wide(self.g[:, :, first:last])
-        parts = [self._one_output(x[min(k, len(x) - 1)], g[min(k, len(g) - 1)], len(groups)) for k in self._outputs()]
+        outputs = self._outputs()
+        room = room if len(outputs) == 1 else None  # it holds one of them at a time
+        parts = [self._one_output(x[min(k, len(x) - 1)], g[min(k, len(g) - 1)], len(groups), room) for k in outputs]
         flat = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
         return flat[:, :, start - first * self.row : stop - first * self.row]
 
@@ -208,7 +211,7 @@ class Windows:
             if not unfolded:
                 yield rows, slice(0, stop - start), some._by_few(start, stop, room)
                 continue
-            outer = Outer(some.g.flatten(3).mT, some._columns(wide(some._reached[0])).mT.unsqueeze(0))
+            outer = Outer(some.g.flatten(3).mT, some._columns(wide(some._reached[0]), room).mT.unsqueeze(0))
             for part, elements, J in outer.pieces(start, stop, room):
                 yield slice(i + part.start, i + part.stop), elements, J
 
@@ -217,7 +220,7 @@ class Windows:
         n = self.x.shape[1]
         count = max(1, _CONVOLVED // max(1, self.x[:, 0].numel() + self.g[:, 0].numel()))
         if room is None or self._is_unfolded() or count >= n:
-            return self.dense(start, stop)
+            return self.dense(start, stop, room)
         found = room.take((len(self._outputs()), n, stop - start), like=wide(self.x[:, :0]))
         for i in range(0, n, count):
             rows = slice(i, i + count)
@@ -246,7 +249,7 @@ class Windows:
     def _is_unfolded(self) -> bool:
         return len(self.kernel) == 2 and self.g[0, 0, 0].numel() < MANY_POSITIONS
 
-    def _columns(self, x: Tensor) -> Tensor:
+    def _columns(self, x: Tensor, room: Room | None = None) -> Tensor:
         """Windows of x at the positions of g, perhaps a view of it; torch's unfold takes twice as long."""
         x = padded(x, [(side, side) for side in self.padding])
         lead, between, positions = x.stride()[:2], x.stride()[2:], self.g.shape[3:]
@@ -255,7 +258,12 @@ class Windows:
         within = (step * d for step, d in zip(between, self.dilation, strict=True))
         along = (step * s for step, s in zip(between, self.stride, strict=True))
         windows = x.as_strided((*x.shape[:2], *self.kernel, *positions), (*lead, *within, *along))
-        return windows.reshape(len(x), x.shape[1] * math.prod(self.kernel), positions.numel())  # (n, d_x · kernel, T)
+        shape = (len(x), x.shape[1] * math.prod(self.kernel), positions.numel())  # (n, d_x · kernel, T)
+        if room is None or windows.is_contiguous():
+            return windows.reshape(shape)
+        columns = room.take(shape, like=x, place=_COLUMNS)
+        columns.view(windows.shape).copy_(windows)
+        return columns
 
     @property
     def _reached(self) -> Tensor:
@@ -271,13 +279,13 @@ class Windows:
     def _outputs(self) -> range:
         return range(max(len(self.x), len(self.g)))
 
-    def _one_output(self, x: Tensor, g: Tensor, groups: int) -> Tensor:
+    def _one_output(self, x: Tensor, g: Tensor, groups: int, room: Room | None = None) -> Tensor:
         """The rows of some channels of g for one output."""  # (n, channels · row)
         n, dims = len(x), len(self.kernel)
         if self._is_unfolded():
-            columns = self._columns(x)
+            columns = self._columns(x, room)
             shape = (n * groups, -1, columns.shape[2])
-            return product(g.reshape(shape), columns.reshape(shape).mT).reshape(n, -1)
+            return product(g.reshape(shape), columns.reshape(shape).mT, room).reshape(n, -1)
         # one convolution whose groups are the examples
         weight = x.new_empty(1).expand(
             n * g.shape[1], x.shape[1] // groups, *self.kernel

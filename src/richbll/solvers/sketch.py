@@ -15,6 +15,7 @@ from richbll.checks import one_of, whole_number
 from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
 from richbll.network.records import Record, RecordReader, SiteShape
+from richbll.network.room import Room
 from richbll.network.structure import Gradient, Outer, Piece, Windows, summed
 from richbll.precision import float64_device
 from richbll.rng import child_seed
@@ -74,7 +75,7 @@ class _Adding:
     solver, most_bytes = "sketch", _FAST_BYTES
 
     def __init__(self, sketched: Sketched, reader: RecordReader) -> None:
-        self._reader, self._kind = reader, sketched.kind
+        self._reader, self._kind, self._room = reader, sketched.kind, Room()
         flat, factored = ("fold", "tensor_sketch") if sketched.kind == "auto" else (sketched.kind, sketched.kind)
         self._flat = make_sketch(flat, sketched.size, sketched.seed)
         self._factored = make_sketch(factored, sketched.size, sketched.seed)
@@ -117,9 +118,9 @@ class _Adding:
         if self._kind in _ROW_BY_ROW and len(uses) == 1:
             if isinstance(uses[0], Windows):
                 for rows, part in uses[0].few_examples():
-                    yield rows, slice(0, size), part.dense(0, size)
+                    yield rows, slice(0, size), part.dense(0, size, self._room)
             else:
-                yield from uses[0].pieces(0, size)
+                yield from uses[0].pieces(0, size, self._room)
             return
         # a dense sketch draws its numbers once for each range, so all examples go together
         n = _leading(uses)[1]

@@ -28,12 +28,12 @@ from richbll.products import add_to, product
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
-_SIDES = (256, 512)  # of a tile of K: at least and at most; it stays in fast memory
+_SIDE = 512  # of a tile of K: it stays in fast memory, and little is formed twice
 _WIDE = 1024  # where K of one output reads so many numbers of an example,
-_LONGER = 2  # tiles have so many times the columns, and are cut
-_CORNERS = 4  # in so many parts where they meet the diagonal
+_LONGER = (1, 2)  # tiles have so many times as many columns as rows, narrow or wide,
+_CORNERS = (1, 4)  # and are cut in so many parts where they meet the diagonal
 _PRODUCTS = 2**18  # elements at a time of products between positions
-_BLOCK = 768  # rows of KU that are summed up in K's precision; fewer where several processes share them
+_BLOCK = 1024  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
 
@@ -111,7 +111,7 @@ class Blocks:
 
     def __init__(self, terms: list[_Term], dense: list[Dense], dtype: torch.dtype) -> None:
         self._terms, self._dense, self._dtype = terms, dense, dtype
-        self._rooms = Room(), Room(), Room()
+        self._room = Room()
 
     def block(self, mine: slice, theirs: slice) -> Tensor:
         """K between some examples and others. The next block takes its place."""  # (n, n') or (c, n, n')
@@ -136,7 +136,7 @@ class Blocks:
         """a_i · b_j, in a place whose content is lost."""
         if a.dtype != self._dtype or b.dtype != self._dtype:
             a, b = a.to(self._dtype), b.to(self._dtype)
-        return product(a, b.mT, room=self._rooms[place])
+        return product(a, b.mT, room=self._room, place=place)
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -239,13 +239,13 @@ def energy_in(rows: Rowwise, U: Tensor, c: int, ranks: Ranks, dtype: torch.dtype
     N, rho = U.shape
     block = _BLOCK if ranks.size == 1 else min(_BLOCK, max(64, N // (4 * ranks.size)))
     is_wide = c == 1 and rows.width >= _WIDE
-    height, width = _tile_shape(U, rows.positions, dtype.itemsize // U.dtype.itemsize, _LONGER if is_wide else 1)
+    height, width = _tile_shape(rows.positions, dtype.itemsize // U.dtype.itemsize, _LONGER[is_wide])
     U, blocks = U.to(dtype), rows.blocks(dtype)
     S, trace = Sum((c, rho, rho), U.device), Sum((c,), U.device)
     for some in _shared_out(_parts(0, N, block), ranks):
         products = []
         for mine in _parts(some.start, some.stop, height):
-            KU = _on_diagonal(blocks, mine, U, trace, _CORNERS if is_wide else 1)  # (n, ρ) or (c, n, ρ)
+            KU = _on_diagonal(blocks, mine, U, trace, _CORNERS[is_wide])  # (n, ρ) or (c, n, ρ)
             for others in _parts(mine.stop, N, width):
                 KU = _multiplied(KU, blocks.block(mine, others), U[others])
             products.append(KU)
@@ -266,15 +266,11 @@ def _on_diagonal(blocks: Blocks, mine: slice, U: Tensor, trace: Sum, corners: in
     return torch.cat(products, dim=-2) if len(products) > 1 else products[0]
 
 
-def _tile_shape(U: Tensor, T: int, times_as_wide: int, times_as_long: int) -> tuple[int, int]:
-    """Rows and columns of K at a time: about as many numbers as U has, whose memory is there.
-
-    They are fewer where each is made of T² products between positions.
-    """
-    side = min(max(_SIDES[0], int(U.numel() ** 0.5)), _SIDES[1])
-    among_positions = T * (times_as_long * side**2 / _PRODUCTS) ** 0.5 if T > 1 else 1
+def _tile_shape(T: int, times_as_wide: int, times_as_long: int) -> tuple[int, int]:
+    """Rows and columns of K at a time, fewer where each is made of T² products between positions."""
+    among_positions = T * (times_as_long * _SIDE**2 / _PRODUCTS) ** 0.5 if T > 1 else 1
     fewer = max(times_as_wide, among_positions)
-    return max(1, int(side / fewer)), max(1, int(times_as_long * side / fewer))
+    return max(1, int(_SIDE / fewer)), max(1, int(times_as_long * _SIDE / fewer))
 
 
 def _parts(start: int, stop: int, most: int) -> list[slice]:
