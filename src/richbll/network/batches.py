@@ -84,10 +84,15 @@ class Batch:
         args, kwargs = map_tensors((self.args, self.kwargs), torch.clone)
         return replace(self, args=args, kwargs=kwargs, targets=map_tensors(self.targets, torch.clone))
 
+    def ready(self, device: torch.device) -> "Batch":
+        """On a device and without a graph, as a fit reads it."""
+        tensors = tensors_in((self.args, self.kwargs, self.targets))
+        if all(t.device == device and not (t.requires_grad or t.is_inference()) for t in tensors):
+            return self
+        return self.detached().to(device)
+
     def detached(self) -> "Batch":
         """Without a graph: a fit asks for gradients by weights, never by its inputs."""
-        if not any(tensor.requires_grad for tensor in tensors_in((self.args, self.kwargs, self.targets))):
-            return self
         args, kwargs = map_tensors((self.args, self.kwargs), torch.Tensor.detach)
         return replace(self, args=args, kwargs=kwargs, targets=map_tensors(self.targets, torch.Tensor.detach))
 
@@ -211,7 +216,7 @@ class Stream:
             self._seen.append(raw)
             batch = self._counted(unpack(raw))
             if batch.size > 0:
-                self._first = batch.detached().to(self._device)
+                self._first = batch.ready(self._device)
                 return self._first
         raise DataError("The loader yielded no examples: nothing can be fitted.")
 
@@ -248,7 +253,7 @@ class Stream:
             batch = self._counted(whole)
             if batch.size > 0:
                 start += batch.size
-                yield batch.detached().to(self._device)
+                yield batch.ready(self._device)
         if self._shard is not None:
             self._shard.check_end(num_read)
         if start == 0 and self._num_readings > 1:

@@ -1,5 +1,6 @@
 """The user's model as richbll reads it: features and outputs in one forward pass, and gradients."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -130,13 +131,16 @@ def read_network(
 
 def _check_weights(model: nn.Module, batch: Batch) -> None:
     """A saturating activation can hide an infinite weight from the features, so the weights are looked at too."""
-    for name, parameter in model.named_parameters():
+    named = dict(model.named_parameters())
+    for name, parameter in named.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ModelError(f"Parameter '{name}' has no shape yet: run one batch through the model first.")
-        values = parameter.detach()
-        if values.is_floating_point() and bool(torch.isfinite(values.sum())):  # NaN and Inf survive every sum
-            continue
-        finite = torch.isfinite(values)
+    with torch.no_grad():  # NaN and Inf survive every sum
+        total = sum(float(p.sum()) if p.is_floating_point() else math.nan for p in named.values())
+    if math.isfinite(total):
+        return
+    for name, parameter in named.items():
+        finite = torch.isfinite(parameter.detach())
         if not bool(finite.all()):
             raise NonFiniteError(
                 f"Parameter '{name}' holds NaN or Inf in {int((~finite).sum())} of {parameter.numel()} values, so "

@@ -26,7 +26,7 @@ from richbll.network.records import RecordReader, SiteShape, check_finite
 from richbll.network.room import Room
 from richbll.network.structure import Gradient
 from richbll.precision import Sum, float64_device, no_autocast
-from richbll.solvers.plan import Plan, Size, exact_plan, must_fit
+from richbll.solvers.plan import Plan, Size, can_be_kept, exact_plan, must_fit
 from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
 from richbll.solvers.routes.swapped import Swapping, swaps
@@ -52,8 +52,8 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     reader = tried_reader(network, stream)
     with ranks.together("planning"):
         size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
-        plan = exact_plan(reader.shapes, size, may_cache=not stream.keeps_state)
-    if ranks.all_agree(plan.cached and bool(reader.shapes)):
+        keeps = bool(reader.shapes) and not stream.keeps_state and can_be_kept(reader.shapes, size)
+    if ranks.all_agree(keeps):
         found = _read_once(network, reader, stream, memory)
         if found is not None:
             return found

@@ -105,11 +105,10 @@ class Size:
 
 
 def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
-    """The cheapest exact routes that fit; gradients are kept where they take at most half of the memory."""
+    """The cheapest exact routes that fit; gradients are kept where they can be."""
     N, c = size.num_rows or 0, size.num_gradients
     kept = {shape.site: kept_bytes(shape, N, c) for shape in shapes}
-    features = 2 * 8 * N * size.rank
-    cached = may_cache and bool(N) and sum(kept.values()) + features <= size.memory // 2
+    cached = may_cache and can_be_kept(shapes, size)
     routes = cheapest_routes(shapes, size, size.memory // 2 if cached else size.memory // 4)
     steps, met = [], set()
     for shape in shapes:
@@ -127,6 +126,13 @@ def exact_plan(shapes: list[SiteShape], size: Size, may_cache: bool) -> Plan:
     shared = 2 / 3 * yard * (c + 1) / 2 * num_passes + (0 if cached else yard / 3)
     shared += c * (N * N * size.rank / 2 + N * size.rank**2) if has_gram else 0
     return Plan("exact", tuple(steps), shared, cached, num_passes, size.num_rows, yard)
+
+
+def can_be_kept(shapes: list[SiteShape], size: Size) -> bool:
+    """Whether what all gradients are made from takes, with the features, at most half of the memory."""
+    N = size.num_rows or 0
+    kept = sum(kept_bytes(shape, N, size.num_gradients) for shape in shapes)
+    return N > 0 and kept + 2 * 8 * N * size.rank <= size.memory // 2
 
 
 def cheapest_routes(shapes: list[SiteShape], size: Size, most_kept: int) -> dict[tuple[str, int], str]:

@@ -33,6 +33,7 @@ _WIDE = 1024  # where K of one output reads so many numbers of an example,
 _LONGER = (1, 2)  # tiles have so many times as many columns as rows, narrow or wide,
 _CORNERS = (1, 4)  # and are cut in so many parts where they meet the diagonal
 _PRODUCTS = 2**18  # elements at a time of products between positions
+_SEARCHED = 128  # from so many columns on, zeros are looked for
 _BLOCK = 1024  # rows of KU that are summed up in K's precision; fewer where several processes share them
 _ROUGH = 1e-4  # an error of I + AᵀA that would show in variances
 
@@ -174,7 +175,12 @@ def joined(
 
 
 def _without_zeros(factor: Tensor) -> Tensor:
-    """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product."""
+    """Columns that are zero for all examples, as those of a dead ReLU, add nothing to an inner product.
+
+    Among few columns to look for them takes longer than to multiply them.
+    """
+    if factor.shape[3] < _SEARCHED:
+        return factor
     used = used_columns(factor.flatten(0, 2))
     return factor if len(used) == factor.shape[3] else columns(factor, used)
 
