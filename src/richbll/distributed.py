@@ -24,6 +24,7 @@ _SMALL = 2**18  # tensors of at most so many elements are sent as one
 _CHUNK = 2**24  # elements at a time, so that what a backend copies stays small
 _LOOK = 0.5  # seconds between two looks for errors of others
 _MOST_DIMS = 8
+_SHORT = 2**14  # bytes: so much of what is told goes without its length being told before
 
 _chosen: ContextVar[Ranks | None] = ContextVar("ranks that fit reads with", default=None)
 
@@ -239,8 +240,17 @@ class ProcessGroup:
 
     def told(self, value: Any) -> list[Any]:
         """What every process says, the first one first: any value that JSON has."""
-        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(part.numpy().tobytes()) for part in self._parts(said)]
+        text = json.dumps(value).encode()
+        short = text if len(text) <= _SHORT else b""
+        sent = bytearray(len(text).to_bytes(8, "little") + short.ljust(_SHORT))
+        found = [part.numpy().tobytes() for part in self._gathered(torch.frombuffer(sent, dtype=torch.uint8))]
+        lengths = [int.from_bytes(part[:8], "little") for part in found]
+        if max(lengths) <= _SHORT:
+            texts = [part[8 : 8 + length] for part, length in zip(found, lengths, strict=True)]
+        else:
+            whole = self._parts(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+            texts = [part.numpy().tobytes() for part in whole]
+        return [json.loads(text) for text in texts]
 
     def _parts(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all processes, whatever their shapes."""
@@ -260,14 +270,18 @@ class ProcessGroup:
 
     def _gather(self, parts: list[Tensor], longest: int) -> None:
         """Fill the others' parts, each sent as long as the longest."""
-        device = self._device_for(parts[0])
-        sent = torch.zeros(longest, dtype=torch.uint8, device=device)
+        sent = parts[self.rank].new_zeros(longest)
         sent[: len(parts[self.rank])] = parts[self.rank]
-        found = [torch.empty_like(sent) for _ in parts]
+        for part, whole in zip(parts, self._gathered(sent), strict=True):
+            part.copy_(whole[: len(part)])
+
+    def _gathered(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, of one shape."""
+        sent = tensor.to(self._device_for(tensor))
+        found = [torch.empty_like(sent) for _ in range(self.size)]
         with self._speaking("exchange data with the others"):
             dist.all_gather(found, sent, group=self._group)
-        for part, whole in zip(parts, found, strict=True):
-            part.copy_(whole[: len(part)])
+        return [part.to(tensor.device) for part in found]
 
     def _broadcast(self, part: Tensor, rank: int) -> None:
         dist.broadcast(part, dist.get_global_rank(self._group, rank), group=self._group)

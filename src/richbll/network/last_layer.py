@@ -23,7 +23,7 @@ from richbll.precision import in_float64
 from richbll.rng import child_generator
 
 _PROBE_ROWS = 8
-_ORDER_ROWS = 2  # enough to see in which order layers run
+_FEW_ROWS = 2  # enough to see that a model runs, and its layers in which order
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _plainly_last(model: nn.Module) -> LastLayer | None:
 
 
 def _check_that_it_runs(model: nn.Module, batch: Batch) -> None:
-    probe = batch.rows(slice(0, _PROBE_ROWS))
+    probe = batch.rows(slice(0, _FEW_ROWS))
     try:
         with torch.no_grad():
             f = model(*probe.args, **probe.kwargs)
@@ -160,7 +160,7 @@ def _linear_layers_run(model: nn.Module, batch: Batch, plain: bool) -> list[str]
     try:
         with torch.no_grad():
             try:
-                few = batch.rows(slice(0, _ORDER_ROWS))
+                few = batch.rows(slice(0, _FEW_ROWS))
                 model(*few.args, **few.kwargs)
             except Exception:  # of the whole batch, or the model's own error
                 order.clear()

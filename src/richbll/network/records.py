@@ -176,7 +176,7 @@ class RecordReader:
             plain = self._trial.is_plain and is_plain(network.model, batch)
             everybody = FLAT in self._trial.layouts
             groups = [] if plain else companies(batch.size, everybody)
-            capture, phi_r, f = self._captured(batch, groups)
+            capture, phi_r, f = self._captured(batch, groups, plain)
             if any(call.more_to_see for call in capture.calls):
                 everybody, groups = True, companies(batch.size, everybody=True)
                 capture, phi_r, f = self._captured(batch, groups)
@@ -215,13 +215,13 @@ class RecordReader:
         cut = torch.split(phi_m, [shape.size for shape in wanted], dim=2)
         return {shape.site: [Dense(values)] for shape, values in zip(wanted, cut, strict=True)}
 
-    def _captured(self, batch: Batch, groups: list[Tensor]) -> tuple[Capture, Tensor, Tensor]:
+    def _captured(self, batch: Batch, groups: list[Tensor], is_plain: bool = False) -> tuple[Capture, Tensor, Tensor]:
         """One forward pass under observation, with features and outputs; groups are of examples to be looked at."""
         rows = torch.cat(groups).to(batch.device) if groups else None
         capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
         own = batch.copied()  # gradients are made from inputs
         a, f = self._observed(own, capture)
-        return capture, self._network.checked(a.detach(), f, batch), f
+        return capture, self._network.checked(a.detach(), f, batch, is_plain), f
 
     def _observed(self, batch: Batch, capture: Capture) -> tuple[Tensor, Tensor]:
         """The last layer's input and the outputs."""

@@ -108,12 +108,15 @@ class _Attempt:
 
     def seen(self) -> Trial | None:
         """Of a model whose layers are known to have the batch first and to be right: shapes, from one forward pass."""
-        capture, _ = self._observed(TRIED)
-        if capture.unruled:
+        batch = self._examples(TRIED)
+        first: list[Layout | None] = [0] * len(self._names)  # of each call, of which there are no more than parameters
+        capture = Capture(self._names, self._others, batch.size, first, differentiates=False)
+        observed(self._network.model, batch, capture)
+        if capture.unruled or capture.changed:
             return None
-        capture.layouts = [0] * len(capture.calls)
         ruled = capture.gradients_of_zeros(TRIED)
-        return Trial(list(capture.layouts), capture.pattern, ruled, self._activation_bytes(capture), is_plain=True)
+        layouts = first[: len(capture.calls)]
+        return Trial(layouts, capture.pattern, ruled, self._activation_bytes(capture), is_plain=True)
 
     def _examples(self, count: int) -> Batch:
         """The first row of the batch and the last, or three of these. New ones each time: a model may change them."""

@@ -57,7 +57,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
         attributes = [(module, dict(vars(module))) for module in model.modules()]
         containers = [
-            (value, value.copy())
+            (value, value.copy() if value else ())  # most are empty dictionaries of hooks
             for _, before in attributes
             for value in before.values()
             if isinstance(value, dict | list | set)
@@ -73,7 +73,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
                     del now[name]
                 now.update(before)
             for value, content in containers:
-                if value or content:  # most are empty dictionaries of hooks
+                if value or content:
                     _restore(value, content)
             with torch.no_grad():
                 for tensor, values in contents:

@@ -33,6 +33,7 @@ from richbll.solvers.routes.swapped import Swapping, swaps
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
 _SLICE = 2**16  # parameters at a time when C is squared
+_SEARCHED = 128  # from so many features on, those that are always zero are left out of products
 _EVEN = 8  # U has zeros up to a multiple of so many columns: products with rows of odd lengths take a tenth longer
 _RECENT = 1024  # rows whose part of C is summed in float32; to add that to float64 costs as much as some tens of rows
 
@@ -103,7 +104,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
 
 def _whitened(phi_r: list[Tensor], whitener: Tensor, is_alive: Tensor) -> Iterator[Tensor]:
     """U = Φ^r V, batch by batch. Features that are always zero have no part in it."""  # (n, alive)
-    alive = None if bool(is_alive.all()) else is_alive.nonzero().flatten()
+    alive = None if len(is_alive) < _SEARCHED or bool(is_alive.all()) else is_alive.nonzero().flatten()
     V = whitener if alive is None else whitener[alive]
     for phi in phi_r:
         yield (phi if alive is None else columns(phi, alive)).to(torch.float64) @ V
