@@ -402,7 +402,21 @@ def _death(rank: int) -> tuple[str, str]:
         return _outcome(lambda: _mlp().fit(Begins(dying) if rank == 2 else _shard(rank)))
 
 
+SAID = [
+    [None, "", []],  # nothing much
+    ["ä" * 3000, {"x": [1.5, True]}, "y"],  # what is short on all
+    ["x" * 20_000, [], {"z": "z" * 50_000}],  # what is long on some
+]
+
+
+def _said(rank: int) -> list[list[Any]]:
+    """What every rank hears of three sayings."""
+    ranks = ProcessGroup()
+    return [ranks.told(values[rank]) for values in SAID]
+
+
 PARTS = {
+    "said": _said,
     "padding": _padding,
     "subsamples": _subsamples,
     "none held": lambda rank: [_fitted(fit, rank) for fit in NONE_HELD],

@@ -20,7 +20,7 @@ FLOORS = [
     ["network", "sketches"],
     ["core"],
     ["linalg", "products"],
-    ["checks", "rng", "files", "precision"],
+    ["checks", "rng", "files", "precision", "room"],
     ["errors", "_version"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

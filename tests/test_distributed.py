@@ -24,6 +24,7 @@ from tests.distributed_ranks import (
     NONE_HELD,
     NUM_PADDED,
     PADDED,
+    SAID,
     SEED,
     SHARDS,
     SIZE,
@@ -155,6 +156,10 @@ def test_what_needs_all_of_the_data_in_one_process_is_refused(found) -> None:
 
 def test_all_ranks_read_once_where_one_of_them_can_read_only_once(found) -> None:
     assert [result["mishaps"]["read once on one rank"] for result in found] == [("", "")] * SIZE
+
+
+def test_what_ranks_tell_each_other_of_any_length(found) -> None:
+    assert [result["said"] for result in found] == [SAID] * SIZE
 
 
 def test_after_the_fit_every_rank_is_on_its_own(found) -> None:

@@ -23,9 +23,9 @@ from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
 from richbll.network.network import Network, read_network
 from richbll.network.records import RecordReader
-from richbll.network.room import keep_freed_memory
 from richbll.network.untouched import untouched
 from richbll.options import Options
+from richbll.room import keep_freed_memory
 from richbll.solvers.choice import choose_solver, planned
 from richbll.solvers.plan import Plan
 from richbll.solvers.solution import Solution, Source, feature_moments

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from richbll.network.room import Room
+from richbll.room import Room
 
 _WORTH_IT = 2**21  # multiply-adds: below that a call of oneDNN costs more than it saves
 _AT_ONCE = 2**22  # numbers that oneDNN adds at a time: for more, fresh memory would cost as much as the product

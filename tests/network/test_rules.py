@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from richbll.network.batches import unpack
-from richbll.network.structure import Gradient, Outer, Rows, Windows
+from richbll.network.rows import Rows
+from richbll.network.structure import Gradient, Outer, Windows
 from richbll.solvers.routes.gram import Rowwise
 from tests.network.features import FEATURES, C, D, N, T
 from tests.network.ruled import ChosenOutput, assert_equals_truth, by_rule, chosen, read, reader_of, truth

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from richbll.network import structure
-from richbll.network.room import Room
-from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, owned, padded, place, wide
+from richbll.network.rows import Rows
+from richbll.network.structure import Dense, Gradient, Outer, Windows, owned, padded, place, wide
+from richbll.room import Room
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 sizes = st.integers(1, 4)
@@ -27,7 +28,8 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def small_pieces(piece: int, many_positions: int = 256, small_window: int = 32) -> Iterator[None]:
     """Pieces of a few elements, so that every loop goes round several times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structure, "_PIECE", piece)
+        patch.setattr(structure, "PIECE", piece)
+        patch.setattr("richbll.network.rows.PIECE", piece)
         patch.setattr(structure, "MANY_POSITIONS", many_positions)
         patch.setattr(structure, "_SMALL_WINDOW", small_window)
         yield
@@ -325,4 +327,4 @@ def test_large_pieces_stay_below_the_size_that_leaves_the_caches() -> None:
     outer = Outer(torch.empty(1, 300, 1, 600, device="meta"), torch.empty(1, 300, 1, 700, device="meta"))
     sizes = [math.prod(J.shape) for _, _, J in outer.pieces(0, outer.size)]
     assert sum(sizes) == 300 * 600 * 700
-    assert max(sizes) <= structure._PIECE
+    assert max(sizes) <= structure.PIECE

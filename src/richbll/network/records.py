@@ -25,8 +25,9 @@ from richbll.network.network import Network, forward
 from richbll.network.outputs import coarsest, same_outputs, same_up_to_rounding
 from richbll.network.plain import is_plain
 from richbll.network.reading import Reading
+from richbll.network.rows import Rows
 from richbll.network.rules.rule import ALIKE, FLAT
-from richbll.network.structure import Dense, Gradient, Outer, Rows, Windows, place
+from richbll.network.structure import Dense, Gradient, Outer, Windows, place
 from richbll.network.taps import recorded_inputs
 from richbll.network.trial import TRIED, Trial, tried
 from richbll.precision import float64_device

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from richbll.network.room import Room
 from richbll.products import product
+from richbll.room import Room
 
 # From so many positions on, a grouped convolution over examples is faster than unfolding and multiplying,
 MANY_POSITIONS = 256
@@ -24,7 +24,7 @@ _SMALL_WINDOW = 32
 
 
 # Elements of a piece: 16 MiB of float32. Larger ones leave the caches, and fresh memory costs more than arithmetic.
-_PIECE = 2**22
+PIECE = 2**22
 _COLUMNS = 1  # the place of unfolded windows in a room; gradients have the first one
 # Elements of x and g together with which a grouped convolution stays in the caches: with four times as many it took 1.7
 # times as long for each.
@@ -134,8 +134,8 @@ class Outer:
     def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
         """A few rows of the matrix at a time."""
         c, n = max(len(self.left), len(self.right)), self.left.shape[1]
-        count = max(1, min(n, _PIECE // (c * self.row)))
-        step = max(1, _PIECE // (c * count * self.row)) * self.row
+        count = max(1, min(n, PIECE // (c * self.row)))
+        step = max(1, PIECE // (c * count * self.row)) * self.row
         for i in range(0, n, count):
             rows = slice(i, min(i + count, n))
             some = self if count == n else Outer(self.left[:, rows], self.right[:, rows])
@@ -204,7 +204,7 @@ class Windows:
         is_small = len(self.kernel) == 2 and self.row <= _SMALL_WINDOW
         unfolded = (is_small or self._is_unfolded()) and self.groups == 1 and c == 1
         per_example = 2 * self.row * self.g[0, 0, 0].numel() // 5 if unfolded else c * (stop - start)
-        count = min(n, max(1 if is_small else 8, _PIECE // max(1, per_example)))
+        count = min(n, max(1 if is_small else 8, PIECE // max(1, per_example)))
         for i in range(0, n, max(1, count)):
             rows = slice(i, min(i + count, n))
             some = replace(self, x=self.x[:, rows], g=self.g[:, rows])
@@ -234,7 +234,7 @@ class Windows:
     def few_examples(self) -> Iterator[tuple[slice, "Windows"]]:
         """In so few examples that their windows, once unfolded, and their gradients stay in fast memory."""
         per_example = max(self.size, 4 * self.row * self.g[0, 0, 0].numel() if self._is_unfolded() else 0)
-        count = max(1, _PIECE // (len(self._outputs()) * per_example))
+        count = max(1, PIECE // (len(self._outputs()) * per_example))
         for start in range(0, self.x.shape[1], count):
             rows = slice(start, start + count)
             yield rows, replace(self, x=self.x[:, rows], g=self.g[:, rows])
@@ -308,73 +308,6 @@ class Windows:
     def kept(self) -> "Windows":
         """The same."""
         return replace(self, x=owned(self.x), g=owned(self.g))
-
-
-@dataclass(frozen=True)
-class Rows:
-    """An embedding's table: at each of T positions one row receives g; rows of index −1 receive nothing."""
-
-    indices: Tensor  # (n, T)
-    g: Tensor  # (c, n, T, d)
-    num_rows: int
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.num_rows * self.row
-
-    @property
-    def row(self) -> int:
-        """One row of the table."""
-        return self.g.shape[3]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What is held."""
-        return (self.indices, self.g)
-
-    def dense(self, start: int, stop: int) -> Tensor:
-        """Elements start … stop."""
-        first, last = start // self.row, -(-stop // self.row)
-        c, n, T, d = self.g.shape
-        inside = (self.indices >= first) & (self.indices < last)
-        places = (self.indices - first).where(inside, last - first)  # one row more than asked for takes the others
-        places = places + torch.arange(n, device=places.device).unsqueeze(1) * (last - first + 1)
-        table = wide(self.g).new_zeros(c, n * (last - first + 1), d)
-        table.index_add_(1, places.flatten(), wide(self.g).reshape(c, n * T, d))
-        flat = table.view(c, n, last - first + 1, d)[:, :, :-1].reshape(c, n, -1)
-        return flat[:, :, start - first * d : stop - first * d]
-
-    def pieces(self, start: int, stop: int, room: Room | None = None) -> Iterator[Piece]:
-        """A few rows of the table at a time."""
-        c, n = self.g.shape[:2]
-        step = max(1, _PIECE // max(1, c * n * self.row)) * self.row
-        for begin in range(start, stop, step):
-            end = min(begin + step, stop)
-            yield slice(0, n), slice(begin - start, end - start), self.dense(begin, end)
-
-    def product(self, U: Tensor, start: int, stop: int) -> Tensor:
-        """Φᵀ U for whole rows start … stop of the table: only tokens that occur cost anything."""  # (c, elements, ρ)
-        first, last = start // self.row, -(-stop // self.row)
-        places = self.indices.flatten()
-        chosen = ((places >= first) & (places < last)).nonzero().flatten()
-        dtype = torch.promote_types(wide(self.g).dtype, U.dtype)
-        g = self.g.flatten(1, 2)[:, chosen].to(dtype)  # (c, tokens, d)
-        u = U[chosen // self.indices.shape[1]].to(dtype)  # (tokens, ρ)
-        table = g.new_zeros(len(g), last - first, self.row * U.shape[1])
-        table.index_add_(1, places[chosen] - first, (g.unsqueeze(-1) * u.unsqueeze(1)).flatten(2))
-        flat = table.view(len(g), -1, U.shape[1])
-        return flat[:, start - first * self.row : stop - first * self.row]
-
-    def squared_norms(self) -> Tensor:
-        """‖φ_i‖², tokens that occur twice in an example added up first."""  # (c, n)
-        g = wide(self.g)
-        same = (self.indices.unsqueeze(2) == self.indices.unsqueeze(1)) & (self.indices >= 0).unsqueeze(2)
-        return ((g @ g.mT) * same).sum(dim=(2, 3))
-
-    def kept(self) -> "Rows":
-        """The same."""
-        return replace(self, indices=owned(self.indices), g=owned(self.g))
 
 
 def wide(values: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from richbll.core.projection import Projection, spectrum_of
 from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
 from richbll.network.records import Record, RecordReader, check_finite
-from richbll.network.room import Room
 from richbll.precision import Sum, float64_device, no_autocast
+from richbll.room import Room
 from richbll.solvers.plan import must_fit
 from richbll.solvers.routes.explicit import add_product, ranges_of
 from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, feature_dtype, read_records

@@ -23,9 +23,9 @@ from richbll.network.joining import joined_batches
 from richbll.network.network import Network
 from richbll.network.ranks import Ranks
 from richbll.network.records import RecordReader, SiteShape, check_finite
-from richbll.network.room import Room
 from richbll.network.structure import Gradient
 from richbll.precision import Sum, float64_device, no_autocast
+from richbll.room import Room
 from richbll.solvers.plan import Plan, Size, can_be_kept, exact_plan, must_fit
 from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows

@@ -15,10 +15,10 @@ from richbll.checks import one_of, whole_number
 from richbll.network.agreement import tried_reader
 from richbll.network.network import Network
 from richbll.network.records import Record, RecordReader, SiteShape
-from richbll.network.room import Room
 from richbll.network.structure import Gradient, Outer, Piece, Windows, summed
 from richbll.precision import float64_device
 from richbll.rng import child_seed
+from richbll.room import Room
 from richbll.sketches import Sketch, make_sketch, sketch_names
 from richbll.solvers.cross import additive
 from richbll.solvers.plan import must_fit

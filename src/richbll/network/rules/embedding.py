@@ -5,8 +5,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from richbll.network.rows import Rows
 from richbll.network.rules.rule import Examples, Rule, Tracer, Unruled, positions
-from richbll.network.structure import Gradient, Rows
+from richbll.network.structure import Gradient
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 

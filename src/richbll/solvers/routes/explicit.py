@@ -15,10 +15,11 @@ from richbll.linalg import from_lower
 from richbll.network.capture import Site
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.room import Room
-from richbll.network.structure import MANY_POSITIONS, Dense, Gradient, Outer, Piece, Rows, Windows, summed
+from richbll.network.rows import Rows
+from richbll.network.structure import MANY_POSITIONS, Dense, Gradient, Outer, Piece, Windows, summed
 from richbll.precision import Sum, summing_dtype
 from richbll.products import add_to, product
+from richbll.room import Room
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up

@@ -21,10 +21,10 @@ from richbll.network.capture import Site
 from richbll.network.outputs import rounding
 from richbll.network.ranks import Ranks
 from richbll.network.records import SiteShape
-from richbll.network.room import Room
 from richbll.network.structure import Dense, Gradient, Outer
 from richbll.precision import Sum, float64_device, summing_dtype
 from richbll.products import add_to, product
+from richbll.room import Room
 from richbll.solvers.routes.forms import Uses, forms_of, held_at, side_by_side
 from richbll.solvers.solution import State
 
