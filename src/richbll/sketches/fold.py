@@ -42,17 +42,16 @@ class _Fold:
         n, p = check_flat(values, start)
         dtype = working_dtype(values)
         twice = values.new_zeros(n, 2 * q, dtype=dtype)
-        span = self._together * q  # elements whose signs one generator draws
-        for number in range(start // span, -(-(start + p) // span) if n and p else 0):
-            drawn, shifts = self._drawn(address, number, values.device)
-            signs = drawn.to(dtype)
-            for row, shift in enumerate(shifts):
-                here = number * span + row * q  # here the block begins in the tensor
-                low, high = max(start, here), min(start + p, here + q)
-                if low < high:
-                    buckets = twice[:, shift + low - here : shift + high - here]  # (n, high - low)
-                    piece = values[:, low - start : high - start]
-                    buckets.addcmul_(piece.to(dtype), signs[row, low - here : high - here])
+        begins = range(start // q * q, start + p if n and p else 0, q)  # of blocks, in the tensor
+        within = [(max(start - here, 0), min(start + p - here, q)) for here in begins]  # what is given of each
+        pieces = torch.split(values.to(dtype), [high - low for low, high in within], dim=1) if within else ()
+        for number, (piece, (low, high)) in enumerate(zip(pieces, within, strict=True), start=start // q):
+            drawn, row = divmod(number, self._together)
+            if row == 0 or number == start // q:
+                numbers, shifts = self._drawn(address, drawn, values.device)
+                signs = numbers.to(dtype).unbind()
+            sign = signs[row] if high - low == q else signs[row][low:high]
+            twice.narrow(1, shifts[row] + low, high - low).addcmul_(piece, sign)
         return twice[:, :q] + twice[:, q:]
 
     def outer(self, address: str, g: Tensor, a: Tensor) -> Tensor:
