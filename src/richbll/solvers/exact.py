@@ -90,7 +90,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     U[:, alive:] = 0
     UtU = torch.zeros(alive - spectrum.num_sure, alive).to(whitener)
     for u, rows in zip(_whitened(features, whitener, is_alive), torch.split(U, sizes), strict=True):
-        rows[:, :alive] = u.to(U.dtype)  # where the gradients are
+        rows[:, :alive].copy_(u)  # where the gradients are, in their precision
         if UtU.numel():
             UtU += u[:, spectrum.num_sure :].mT @ u  # few rows and many columns take half as long as the transpose
     UtU = UtU.mT.contiguous()
