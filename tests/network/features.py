@@ -332,6 +332,14 @@ feature(
     shift=lambda: parameter(3),
 )
 feature(
+    "batch norm and pooling under a checkpoint",
+    lambda m, x: checkpoint(lambda h: m.c(functional.max_pool2d(m.norm(h), 2)), m.a(x), use_reentrant=False),
+    (2, 66, 66),
+    a=lambda: nn.Conv2d(2, 4, 3),
+    norm=lambda: nn.BatchNorm2d(4),
+    c=lambda: nn.Conv2d(4, 1, 3, stride=15),
+)
+feature(
     "batch norm with a scale and no shift",
     lambda m, x: functional.batch_norm(m.a(x), m.mean, m.var, weight=m.w),
     a=lambda: nn.Linear(D, 3),

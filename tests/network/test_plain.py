@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from richbll import RichBLL
+from richbll.errors import LastLayerError
 from richbll.network import plain
 from richbll.network.batches import unpack
-from richbll.network.plain import is_plain
+from richbll.network.plain import ends_with, is_plain
 from richbll.network.records import RecordReader
 from tests.network.ruled import assert_equals_truth, by_rule, read, reader_of, truth
 
@@ -138,3 +139,24 @@ def test_a_plain_model_needs_no_backward_pass_before_it_is_read(monkeypatch) -> 
     assert believed == tried
     assert believed[0].kind == "convolution"
     assert believed[-1].kind == "linear"
+
+
+@pytest.mark.parametrize("solver", ["exact", "cross", "sketch"])
+def test_what_follows_the_last_layer_is_noticed_in_every_batch(solver: str) -> None:
+    """A ReLU that is open for the examples that are tried first, of a model that is plain otherwise."""
+    network = sequence(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1), nn.ReLU())
+    x = X[2].repeat(30, 1) + 0.1 * torch.randn(180, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        output = network[:3](x).squeeze(1)
+        network[2].bias -= output.median()
+    x = x[output.argsort(descending=True)]
+    assert is_plain(network, unpack(x))
+    assert not ends_with(network, "2")
+    with pytest.raises(LastLayerError, match="depends on the input"):
+        RichBLL(network, noise_variance=0.1, solver=solver).fit(x)
+
+
+def test_an_attempt_that_fails_is_followed_by_the_next(monkeypatch) -> None:
+    network, x = around(nn.Conv2d, 4), X[4]
+    monkeypatch.setattr("richbll.network.capture.Capture.gradients_of_zeros", lambda *_: 1 / 0)
+    assert by_rule(reader_of(network, x)) == {name for name, _ in network.named_parameters() if name[0] != "5"}

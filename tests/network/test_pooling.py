@@ -1,5 +1,6 @@
 """Max-pooling with channels last is torch's own, to the bit: values, gradients, and what it is not for."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -93,6 +94,15 @@ def test_what_is_left_to_torch(anything_is_worth_it: list) -> None:
     assert torch.equal(both[1], same[1])
     torch.func.vmap(lambda one: pooling.pooled(functional.max_pool2d, (one[None], 2), {}))(x)
     assert not anything_is_worth_it
+
+
+def test_sizes_that_are_numbers_of_numpy(anything_is_worth_it: list) -> None:
+    x, two = torch.randn(2, 4, 6, 6), np.int64(2)
+    found = pooling.pooled(functional.max_pool2d, (x, two, [], np.int64(1)), {})
+    assert torch.equal(found, functional.max_pool2d(x, 2, padding=1))
+    assert anything_is_worth_it
+    with pytest.raises(RuntimeError, match="stride"):
+        pooling.pooled(functional.max_pool2d, (x, 2, 0), {})
 
 
 def test_a_small_image_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

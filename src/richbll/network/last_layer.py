@@ -4,7 +4,7 @@ The check is by definition: φ^r is the gradient of the output by the last layer
 probe R (n, c), the gradient of Σ R∘f by the weight must be α Rᵀa and by the bias β Rᵀ1, with a the layer's input and
 two constants, (1, 1) for a plain `nn.Linear` and (s, 1) for a read-out that multiplies by s (μP). A head that is used
 twice, tied to other weights, squashed, mixed or scaled per output fails it. Of a plain sequence of torch's own layers
-that ends in an `nn.Linear` nothing has to be found out; its outputs are compared in every batch, like any model's.
+that ends in an `nn.Linear` nothing has to be found out; of any other model outputs are compared in every batch.
 """
 
 from dataclasses import dataclass

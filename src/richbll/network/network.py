@@ -43,14 +43,14 @@ class Network:
         a, f = forward(self.model, self.last_layer, batch)
         return self.checked(a, f, batch), f
 
-    def checked(self, a: Tensor, f: Tensor, batch: Batch, is_plain: bool = False) -> Tensor:
+    def checked(self, a: Tensor, f: Tensor, batch: Batch, is_its_output: bool = False) -> Tensor:
         """φ^r (n, r) from the last layer's input, once both are known to be as they must.
 
-        What makes the output of a plain sequence of layers is known from their types.
+        That f is the last layer's output may be known already.
         """
         finite_rows("last-layer features", batch.where, a)
         finite_rows("output", batch.where, f)
-        if not is_plain:
+        if not is_its_output:
             check_output(self.last_layer, self.model.get_submodule(self.last_layer.name), a, f, batch.where)
         return self.last_layer.features(a)
 

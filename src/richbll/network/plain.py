@@ -39,6 +39,12 @@ def is_plain(model: nn.Module, batch: Batch) -> bool:
     return len(set(parts)) == len(parts) and not any(map(_is_changed, model.modules()))
 
 
+def ends_with(model: nn.Module, name: str) -> bool:
+    """Whether a plain model's output is that of this linear layer, with nothing behind it."""
+    last = list(leaves_of(model))[-1]
+    return type(last) is nn.Linear and last is model.get_submodule(name)
+
+
 def leaves_of(model: nn.Module) -> Iterator[nn.Module]:
     """In the order in which they run."""
     if type(model) is nn.Sequential:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from richbll.network.rules.rule import is_run_again
+
 _LEAST = 4  # channels, so that there is something to compare at once
 _WORTH_IT = 2**14  # numbers: below that the copies cost as much as they save
 _PREPARED = (torch.float32, torch.float64)
@@ -35,6 +37,7 @@ def _is_slow(
         and input.numel() >= _WORTH_IT
         and not (named.get("return_indices") or any(others[1:]))
         and torch._C._functorch.maybe_current_level() is None  # in a vmap of the model's own it is torch's
+        and not is_run_again()
     )
 
 
@@ -47,13 +50,13 @@ def _max_pooled(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor:
-    sizes = [_pair(value) for value in (kernel_size, stride or kernel_size, padding, dilation)]
+    sizes = [_pair(value) for value in (kernel_size, kernel_size if stride is None else stride, padding, dilation)]
     found: Tensor = _ChannelsLast.apply(input, *sizes, ceil_mode)  # type: ignore[no-untyped-call]
     return found
 
 
 def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
+    return list(value) if isinstance(value, tuple | list) else [int(value)] * 2
 
 
 class _ChannelsLast(torch.autograd.Function):

@@ -23,7 +23,7 @@ from richbll.network.company import companies, same_rows
 from richbll.network.gradients import MOST_ROWS, Piece
 from richbll.network.network import Network, forward
 from richbll.network.outputs import coarsest, same_outputs, same_up_to_rounding
-from richbll.network.plain import is_plain
+from richbll.network.plain import ends_with, is_plain
 from richbll.network.reading import Reading
 from richbll.network.rows import Rows
 from richbll.network.rules.rule import ALIKE, FLAT
@@ -78,6 +78,7 @@ class RecordReader:
         described = [_described(site, parts) for site, parts in trial.gradients.items()]
         ruled = _whole(described, network.parameter_sizes)
         self._trial = replace(trial, gradients={})
+        self._ends_plainly = trial.is_plain and ends_with(network.model, network.last_layer.name)
         is_spread = any(layout in ALIKE for layout in trial.layouts)
         self._is_fused = is_spread or any(isinstance(module, _FUSED) for module in network.model.modules())
         self._rules_hold = bool(ruled)
@@ -177,7 +178,7 @@ class RecordReader:
             plain = self._trial.is_plain and is_plain(network.model, batch)
             everybody = FLAT in self._trial.layouts
             groups = [] if plain else companies(batch.size, everybody)
-            capture, phi_r, f = self._captured(batch, groups, plain)
+            capture, phi_r, f = self._captured(batch, groups, plain and self._ends_plainly)
             if any(call.more_to_see for call in capture.calls):
                 everybody, groups = True, companies(batch.size, everybody=True)
                 capture, phi_r, f = self._captured(batch, groups)
@@ -216,13 +217,15 @@ class RecordReader:
         cut = torch.split(phi_m, [shape.size for shape in wanted], dim=2)
         return {shape.site: [Dense(values)] for shape, values in zip(wanted, cut, strict=True)}
 
-    def _captured(self, batch: Batch, groups: list[Tensor], is_plain: bool = False) -> tuple[Capture, Tensor, Tensor]:
+    def _captured(
+        self, batch: Batch, groups: list[Tensor], is_its_output: bool = False
+    ) -> tuple[Capture, Tensor, Tensor]:
         """One forward pass under observation, with features and outputs; groups are of examples to be looked at."""
         rows = torch.cat(groups).to(batch.device) if groups else None
         capture = Capture(self._names, self._others, batch.size, self._trial.layouts, rows)
         own = batch.copied()  # gradients are made from inputs
         a, f = self._observed(own, capture)
-        return capture, self._network.checked(a.detach(), f, batch, is_plain), f
+        return capture, self._network.checked(a.detach(), f, batch, is_its_output), f
 
     def _observed(self, batch: Batch, capture: Capture) -> tuple[Tensor, Tensor]:
         """The last layer's input and the outputs."""

@@ -8,7 +8,7 @@ random gradients by its output, and compared. So a rule can be missing, but not 
 torch's own layers (plain.py) goes without: what it does is known from their types, and tests compare all of these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,13 +48,12 @@ def tried(network: Network, batch: Batch, names: dict[int, str], others: set[int
 
     A plain sequence of layers has nothing to show but its shapes.
     """
+    attempts: list[Callable[[_Attempt], Trial | None]] = [lambda new: new.run(True), lambda new: new.run(False)]
     if is_plain(network.model, batch):
-        found = _Attempt(network, batch, names, others).seen()
-        if found is not None:
-            return found
-    for may_spread in (True, False):
+        attempts.insert(0, _Attempt.seen)
+    for attempt in attempts:
         try:
-            found = _Attempt(network, batch, names, others).run(may_spread)
+            found = attempt(_Attempt(network, batch, names, others))
         except Exception:
             continue  # the next attempt will do, or the general route, or that raises the model's own error
         if found is not None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from richbll.network.rules.rule import Examples, Make, Rule, Tracer, Unruled, summed_to
+from richbll.network.rules.rule import Examples, Make, Rule, Tracer, Unruled, is_run_again, summed_to
 from richbll.network.structure import Dense, Gradient
 
 _NAMES: dict[object, tuple[str, ...]] = {
@@ -62,7 +62,9 @@ def _is_by_known_statistics(given: dict[str, Any]) -> bool:
     """Running ones, and everything in one precision that kernels take as it is; no part is itself made from weights."""
     fixed = [given.get(name) for name in ("running_mean", "running_var", "weight", "bias")]
     dtype = given["input"].dtype
-    return dtype in _FUSED and all(t is not None and t.dtype == dtype and t.is_leaf for t in fixed)
+    if dtype not in _FUSED or is_run_again():
+        return False
+    return all(t is not None and t.dtype == dtype and t.is_leaf for t in fixed)
 
 
 def _by_known_statistics(given: dict[str, Any]) -> Tensor:

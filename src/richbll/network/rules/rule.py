@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from richbll.network.structure import Dense, Gradient
@@ -12,6 +13,12 @@ FLAT = "flat"  # rows (n · T, …)
 SHARED, ROW = "shared", "shared row"  # the same for all examples: (…), or (1, …) where the batch could be
 ALIKE = (SHARED, ROW)
 Layout = int | str  # the dimension of the batch, or one of these
+
+
+def is_run_again() -> bool:
+    """Inside of a checkpoint: torch runs the function a second time, by itself, and must find what was saved here."""
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return hooks is None or hooks(True) is not None
 
 
 class Unruled(Exception):  # noqa: N818
