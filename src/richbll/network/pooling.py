@@ -1,4 +1,4 @@
-"""Max-pooling of images on a CPU, as torch does it and three times as fast.
+"""Max-pooling of images on a CPU, as torch does it faster.
 
 torch's kernel compares one number at a time where the channels come first, and as many as the processor can where they
 come last. The largest numbers and their places are the same to the bit.
