@@ -42,3 +42,32 @@ class Room:
         if held is None or held.numel() < size or held.dtype != like.dtype or held.device != like.device:
             held = self._held[place] = torch.empty(size, dtype=like.dtype, device=like.device)
         return held[:size].view(shape)
+
+
+class Shelf(Room):
+    """A room whose first place lies in a larger tensor: what is made there is where it belongs.
+
+    Examples:
+        >>> whole = torch.zeros(4, 2)
+        >>> shelf = Shelf(Room(), whole[1:])
+        >>> _ = shelf.take((1, 2), like=whole).fill_(1)
+        >>> whole[:3]
+        tensor([[0., 0.],
+                [1., 1.],
+                [0., 0.]])
+    """
+
+    def __init__(self, room: Room, where: Tensor) -> None:
+        self._room = room
+        self.lies(where)
+
+    def lies(self, where: Tensor) -> None:
+        """From now on the first place is there; what does not fit goes into the room's."""
+        self._where = where.view(-1)
+
+    def take(self, shape: tuple[int, ...], like: Tensor, place: int = 0) -> Tensor:
+        """Uninitialised, as `Room.take`."""
+        where, size = self._where, math.prod(shape)
+        if place or len(where) < size or (where.dtype, where.device) != (like.dtype, like.device):
+            return self._room.take(shape, like, place)
+        return where[:size].view(shape)

@@ -11,7 +11,9 @@ from richbll.network.ranks import Alone
 from richbll.network.records import SiteShape
 from richbll.network.structure import Dense, Outer, Windows
 from richbll.solvers.routes import explicit
-from richbll.solvers.routes.explicit import held_ranges, kept_energy
+from richbll.solvers.routes import ranges as cutting
+from richbll.solvers.routes.explicit import kept_energy
+from richbll.solvers.routes.ranges import held_ranges
 
 RHO = 3
 
@@ -21,8 +23,8 @@ def randn(*shape: int) -> Tensor:
 
 
 def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
-    monkeypatch.setattr(explicit, "_HELD", 60)
-    monkeypatch.setattr(explicit, "_ROWS", 3)
+    monkeypatch.setattr(cutting, "_HELD", 60)
+    monkeypatch.setattr(cutting, "_ROWS", 3)
     linear = SiteShape(("w", 0), 40, "linear", widths=(8, 5))
     others = [SiteShape((kind, 0), 40, kind, widths=(8, 5)) for kind in ("convolution", "vector", "general")]
     found = held_ranges([linear, *others], directions=6, most=100)
@@ -38,12 +40,12 @@ def test_linear_sites_are_cut_small_and_others_are_not(monkeypatch) -> None:
 
 
 def test_ranges_by_column_are_whole_columns_of_about_one_size(monkeypatch) -> None:
-    monkeypatch.setattr(explicit, "_CHANNELS", 2)
+    monkeypatch.setattr(cutting, "_CHANNELS", 2)
     weight = SiteShape(("w", 0), 16 * 9 * 30, "convolution", positions=64, widths=(16, 30 * 9), columns=30)
     row = 16 * 9
     cut = held_ranges([weight], directions=1, most=10**6)
     assert [(part.start, part.stop) for part in cut] == [(0, weight.size)]
-    monkeypatch.setattr(explicit, "_HELD", 4 * row)
+    monkeypatch.setattr(cutting, "_HELD", 4 * row)
     assert [part.stop - part.start for part in held_ranges([weight], directions=1, most=10**6)] == [4 * row] * 7 + [
         2 * row
     ]
@@ -62,10 +64,10 @@ def test_ranges_by_column_are_whole_columns_of_about_one_size(monkeypatch) -> No
 @pytest.mark.parametrize("many_positions", [1, 256])
 def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positions: int, monkeypatch) -> None:
     """A convolution, unfolded or convolved by few examples, and a linear layer with more inputs than outputs."""
-    monkeypatch.setattr(explicit, "_HELD", held)
-    monkeypatch.setattr(explicit, "_CHANNELS", 2)
+    monkeypatch.setattr(cutting, "_HELD", held)
+    monkeypatch.setattr(cutting, "_CHANNELS", 2)
     monkeypatch.setattr(structure, "MANY_POSITIONS", many_positions)
-    monkeypatch.setattr(explicit, "MANY_POSITIONS", many_positions)
+    monkeypatch.setattr(cutting, "MANY_POSITIONS", many_positions)
     monkeypatch.setattr(structure, "_CONVOLVED", 300)
     monkeypatch.setattr(structure, "_SMALL_WINDOW", 0)
     wide = SiteShape(("w", 0), 28, "linear", positions=2, widths=(4, 7), columns=7)
@@ -77,19 +79,19 @@ def test_energy_of_columns_is_that_of_the_weight(held: int, c: int, many_positio
     parts = [{wide.site: [outer], conv.site: [one]} for outer, one in zip(outers, windows, strict=True)]
     ranges = held_ranges([wide, conv], c * RHO, 10**6)
     assert all(part.by_column for part in ranges)
-    H, norms = kept_energy(parts, ranges, U, c, Alone())
+    H, norms = kept_energy(parts, ranges, torch.cat(U), c, Alone())
     linear = torch.cat([torch.einsum("cnti,ntj->cnij", o.left, o.right[0]).flatten(2) for o in outers], dim=1)
     phi_m = torch.cat([linear, torch.cat([_by_autograd(one) for one in windows], dim=1)], dim=2)
     C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+    torch.testing.assert_close(norms, phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("c", [1, 2])
 def test_gradients_without_a_rule_are_taken_by_column_too(c: int, monkeypatch) -> None:
     """Rules may stop to hold on the way: what comes then is dense, and meets the same ranges."""
-    monkeypatch.setattr(explicit, "_HELD", RHO * 4)
-    monkeypatch.setattr(explicit, "_CHANNELS", 1)
+    monkeypatch.setattr(cutting, "_HELD", RHO * 4)
+    monkeypatch.setattr(cutting, "_CHANNELS", 1)
     wide = SiteShape(("w", 0), 28, "linear", widths=(4, 7), columns=7)
     conv = SiteShape(("k", 0), 3 * 5 * 6, "convolution", positions=20, widths=(3, 30), columns=5)
     ranges = held_ranges([wide, conv], c * RHO, 10**6)
@@ -103,12 +105,12 @@ def test_gradients_without_a_rule_are_taken_by_column_too(c: int, monkeypatch) -
         {wide.site: [Dense(later[0])], conv.site: [Dense(later[1])]},
     ]
     U = [randn(4, RHO), randn(3, RHO)]
-    H, norms = kept_energy(parts, ranges, U, c, Alone())
+    H, norms = kept_energy(parts, ranges, torch.cat(U), c, Alone())
     early = torch.einsum("cnti,ntj->cnij", outer.left, outer.right[0]).flatten(2), _by_autograd(windows)
     phi_m = torch.cat([torch.cat(early, dim=2), torch.cat(later, dim=2)], dim=1)
     C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+    torch.testing.assert_close(norms, phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
 
 
 def _by_autograd(one: Windows) -> Tensor:
@@ -126,21 +128,21 @@ def _by_autograd(one: Windows) -> Tensor:
 @pytest.mark.parametrize("c", [1, 2])
 def test_energy_is_the_same_however_it_is_cut(held: int, c: int, monkeypatch) -> None:
     """H = UᵀΦ^mΦ^mᵀU, with Φ^m written out, and the squared norms of its rows."""
-    monkeypatch.setattr(explicit, "_HELD", held)
+    monkeypatch.setattr(cutting, "_HELD", held)
     monkeypatch.setattr(explicit, "_SQUARED", 2)
     shape = SiteShape(("w", 0), 35, "linear", positions=2, widths=(7, 5))
     outers = [Outer(randn(c, n, 2, 7), randn(1, n, 2, 5)) for n in (4, 1, 6)]
     U = [randn(n, RHO) for n in (4, 1, 6)]
     ranges = held_ranges([shape], c * RHO, 10**6)
-    H, norms = kept_energy([{shape.site: [outer]} for outer in outers], ranges, U, c, Alone())
+    H, norms = kept_energy([{shape.site: [outer]} for outer in outers], ranges, torch.cat(U), c, Alone())
     phi_m = torch.cat([torch.einsum("cnti,ntj->cnij", o.left, o.right[0]).flatten(2) for o in outers], dim=1)
     C = torch.einsum("cnp,nr->cpr", phi_m, torch.cat(U))
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(torch.cat(norms, dim=1), phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
+    torch.testing.assert_close(norms, phi_m.square().sum(dim=2), rtol=1e-10, atol=0)
 
 
 def test_nothing_explicit_is_no_energy() -> None:
     """Where all weights have changed hands."""
-    H, (norms,) = kept_energy([{}], [], [randn(4, RHO)], 2, Alone())
+    H, norms = kept_energy([{}], [], randn(4, RHO), 2, Alone())
     assert torch.equal(H, torch.zeros(2, RHO, RHO, dtype=torch.float64))
     assert torch.equal(norms, torch.zeros(2, 4, dtype=torch.float64))

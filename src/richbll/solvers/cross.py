@@ -18,7 +18,8 @@ from richbll.network.records import Record, RecordReader, check_finite
 from richbll.precision import Sum, float64_device, no_autocast
 from richbll.room import Room
 from richbll.solvers.plan import must_fit
-from richbll.solvers.routes.explicit import add_product, ranges_of
+from richbll.solvers.routes.explicit import add_product
+from richbll.solvers.routes.ranges import ranges_of
 from richbll.solvers.solution import AddedMoments, Additive, Solution, Source, State, feature_dtype, read_records
 
 
@@ -55,7 +56,7 @@ class _Cross:
         norms = Sum((c, len(phi)), phi.device)
         for part in ranges_of(self._shapes, max(1, self._memory // 16 // (8 * c * r))):
             C = phi.new_zeros(c, r, part.stop - part.start)
-            add_product(C, norms, record.gradients[part.shape.site], part, phi, self._room)
+            add_product(C, norms, [record.gradients[part.shape.site]], part, phi, self._room)
             name, start = part.shape.site
             begin = self._begins[name] + start
             cross[:, begin + part.start : begin + part.stop] += C.mT

@@ -27,8 +27,9 @@ from richbll.network.structure import Gradient
 from richbll.precision import Sum, float64_device, no_autocast
 from richbll.room import Room
 from richbll.solvers.plan import Plan, Size, can_be_kept, exact_plan, must_fit
-from richbll.solvers.routes.explicit import Range, add_product, add_square, blocks_of_ranges, held_ranges, kept_energy
+from richbll.solvers.routes.explicit import add_product, add_square, kept_energy
 from richbll.solvers.routes.gram import drop_rows, gram_energy, joined, keep_rows, kept_rows
+from richbll.solvers.routes.ranges import Range, blocks_of_ranges, held_ranges
 from richbll.solvers.routes.swapped import Swapping, swaps
 from richbll.solvers.solution import AddedMoments, Solution, Source, State, feature_moments, read_records
 
@@ -122,17 +123,17 @@ def _energy(
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
         most = size.memory // 8 // (4 * c * alive * at_once)
-        by_batch = list(torch.split(U[:, :alive], [len(part.phi_r) for part in kept]))
         swapping = Swapping(parts, swaps(parts, explicit, size, U.element_size(), ranks), ranks)
         added_up = [shape for shape in explicit if shape.site not in swapping.sites]
-        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, max(1, most)), by_batch, c, ranks)
+        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, max(1, most)), U[:, :alive], c, ranks)
         if swapping.sites:
             own, further = swapping.energy(U[:, :alive], c, max(1, most))
-            more, norms = more + own, [a + b for a, b in zip(norms, further, strict=True)]
+            more, norms = more + own, norms + further
         with ranks.together("gradients"):
-            for part, squared in zip(kept, norms, strict=True):
+            of_batches = torch.split(norms, [len(part.phi_r) for part in kept], dim=1)
+            for part, squared in zip(kept, of_batches, strict=True):
                 check_finite(part.batch, squared)
-                trace += squared.sum(dim=1)
+            trace += norms.sum(dim=1)
         H += more
     if others and alive:
         rows = joined(parts, others, plan.formed, ranks, device)
@@ -219,7 +220,7 @@ class _Again:
         norms, C = Sum((self._network.num_gradients, len(U)), U.device), self._recent(U)
         sizes = [part.stop - part.start for part in self._block]
         for part, elements in zip(self._block, torch.split(C, sizes, dim=2), strict=True):
-            add_product(elements, norms, gradients[part.shape.site], part, U, self._room)
+            add_product(elements, norms, [gradients[part.shape.site]], part, U, self._room)
         check_finite(batch, norms.value())
         self.state["trace"] += norms.value().sum(dim=1)
         if self._others:

@@ -15,7 +15,8 @@ from richbll.network.ranks import Alone, Ranks
 from richbll.network.records import SiteShape
 from richbll.network.structure import Gradient, Outer, Windows
 from richbll.solvers.plan import Size, kept_bytes
-from richbll.solvers.routes.explicit import held_ranges, kept_energy
+from richbll.solvers.routes.explicit import kept_energy
+from richbll.solvers.routes.ranges import held_ranges
 
 Factors = Outer | Windows
 Part = dict[Site, list[Gradient]]  # of a batch
@@ -146,21 +147,21 @@ class Swapping:
         uses = (part[self._swaps[number].shape.site][0] for part in self._parts)
         return self._swaps[number].begin([one for one in uses if isinstance(one, Outer | Windows)], self._ranks)
 
-    def energy(self, U: Tensor, c: int, most: int) -> tuple[Tensor, list[Tensor]]:
-        """This process's part of H (c, ρ, ρ) float64, and the squared norms (c, n) of its batches over whole weights.
+    def energy(self, U: Tensor, c: int, most: int) -> tuple[Tensor, Tensor]:
+        """This process's part of H (c, ρ, ρ) float64, and the squared norms (c, n) of its rows over whole weights.
 
         U has this process's rows; C is made of at most so many elements at a time.
         """
         ranks, num_rows = self._ranks, self._swaps[0].num_rows
-        U_of = list(torch.split(ranks.rows(U), [n for counts in num_rows for n in counts]))
+        all_U = ranks.rows(U)
         H, squared = torch.zeros(()), torch.zeros(())
         for number, swap in enumerate(self._swaps):
             held, self._next = self._next(), self._begun(number + 1)
             share = swap.share(ranks.rank)
             everything: list[Part] = [{share.site: [one]} for one in held]
-            more, norms = kept_energy(everything, held_ranges([share], c * U.shape[1], most), U_of, c, Alone())
-            H, squared = more + H.to(more), torch.cat(norms, dim=1) + squared.to(more)
+            ranges = held_ranges([share], c * U.shape[1], most)
+            more, norms = kept_energy(everything, ranges, all_U, c, Alone())
+            H, squared = more + H.to(more), norms + squared.to(norms)
             del held, everything  # before the next one comes
         ranks.add(squared)
-        mine = torch.split(squared, list(map(sum, num_rows)), dim=1)[ranks.rank]
-        return H, list(torch.split(mine, num_rows[ranks.rank], dim=1))
+        return H, torch.split(squared, list(map(sum, num_rows)), dim=1)[ranks.rank]
