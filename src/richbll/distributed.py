@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from richbll.errors import DistributedError, OptionError
-from richbll.network.ranks import Alone, PerRank, Ranks
+from richbll.network.ranks import Alone, Block, PerRank, Ranks
 
 __all__ = ["Alone", "ProcessGroup", "current_ranks", "using"]
 
@@ -92,33 +93,32 @@ class ProcessGroup:
     # ------------------------------------------------------------------ failing together
 
     @contextmanager
-    def together(self, task: str) -> Iterator[None]:
+    def together(self, task: str) -> Iterator[Block]:
         """A block in which this process works by itself: an error in one process is an error in all."""
         self._task = task
-        self._token = self._token or self.told(secrets.token_hex(8))[0]
         self._block += 1
-        own: Exception | None = None
+        block, own, text = Block(), None, ""
         try:
-            yield
+            yield block
         except Exception as error:
-            own = error
+            own, text = error, "" if isinstance(error, _HeardError) else f"{type(error).__name__}: {error}"
             self._tell()
-        mine = own is not None and not isinstance(own, _HeardError)
         try:
-            said = [] if self.all_agree(own is None) else self.told(f"{type(own).__name__}: {own}" if mine else "")
+            said = self.told([text, None if own else block.value, self._token or secrets.token_hex(8)])
         except DistributedError:
             if own is None:
                 raise
             raise own from None
-        if own is not None and mine:
+        if own is not None and text:
             raise own
-        failed = [f"rank {rank} failed at '{task}' with {text}" for rank, text in enumerate(said) if text]
+        failed = [f"rank {rank} failed at '{task}' with {text}" for rank, (text, _, _) in enumerate(said) if text]
         if failed:
             raise DistributedError(f"Rank {self.rank} of {self.size} stops, because {'; '.join(failed)}")
+        block.said, self._token = [value for _, value, _ in said], said[0][2]
 
     def heed(self) -> None:
         """Raises when another process has failed in this block. Looks now and then, not at every call."""
-        if self._store is None or time.monotonic() < self._next_look:
+        if self._store is None or not self._token or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK
         with self._speaking("look for errors of the others"):
@@ -127,7 +127,7 @@ class ProcessGroup:
             raise _HeardError("Another process has failed.")
 
     def _tell(self) -> None:
-        if self._store is not None:
+        if self._store is not None and self._token:
             with suppress(RuntimeError):  # it is told once more at the end of the block
                 self._store.set(self._key, "failed")
 
@@ -152,16 +152,20 @@ class ProcessGroup:
     # ------------------------------------------------------------------ collectives
 
     def add(self, *tensors: Tensor) -> None:
-        """Sum over all processes, in place: small tensors of one type are sent as one."""
+        """Sum over all processes, in place."""
+        self._in_place(tensors, lambda part: dist.all_reduce(part, group=self._group))
+
+    def _in_place(self, tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
+        """A collective on some tensors: small ones of one type are sent as one."""
         present = [tensor for tensor in tensors if tensor.numel() > 0]
         for dtype in dict.fromkeys(tensor.dtype for tensor in present):
             alike = [tensor for tensor in present if tensor.dtype == dtype]
             small = [tensor for tensor in alike if tensor.numel() <= _SMALL]
             for tensor in (tensor for tensor in alike if tensor.numel() > _SMALL):
-                self._in_place(tensor, lambda part: dist.all_reduce(part, group=self._group))
+                self._in_chunks(tensor, collective)
             if small:
                 flat = torch.cat([tensor.flatten() for tensor in small])
-                self._in_place(flat, lambda part: dist.all_reduce(part, group=self._group))
+                self._in_chunks(flat, collective)
                 for tensor, part in zip(small, torch.split(flat, [t.numel() for t in small]), strict=True):
                     tensor.copy_(part.view(tensor.shape))
 
@@ -219,8 +223,7 @@ class ProcessGroup:
 
     def same(self, *tensors: Tensor) -> None:
         """The values of the first process in all of them, in place."""
-        for tensor in tensors:
-            self._in_place(tensor, lambda part: self._broadcast(part, 0))
+        self._in_place(tensors, lambda part: self._broadcast(part, 0))
 
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """The tensors of all processes, joined along a dimension in which their sizes may differ."""
@@ -231,12 +234,6 @@ class ProcessGroup:
             found = ", ".join(str(tuple(part.shape)) for part in parts)
             raise DistributedError(f"The processes have read shapes that do not fit together: {found} ('{self._task}')")
         return torch.cat(parts, dim=dim)
-
-    def all_agree(self, flag: bool) -> bool:
-        """Whether all processes say yes."""
-        doubts = torch.tensor([0 if flag else 1])
-        self.add(doubts)
-        return int(doubts) == 0
 
     def told(self, value: Any) -> list[Any]:
         """What every process says, the first one first: any value that JSON has."""
@@ -265,7 +262,7 @@ class ProcessGroup:
             self._gather(as_bytes, longest)
         else:
             for rank, part in enumerate(as_bytes):
-                self._in_place(part, lambda some, rank=rank: self._broadcast(some, rank))
+                self._in_chunks(part, partial(self._broadcast, rank=rank))
         return parts
 
     def _gather(self, parts: list[Tensor], longest: int) -> None:
@@ -286,7 +283,7 @@ class ProcessGroup:
     def _broadcast(self, part: Tensor, rank: int) -> None:
         dist.broadcast(part, dist.get_global_rank(self._group, rank), group=self._group)
 
-    def _in_place(self, tensor: Tensor, collective: Any) -> None:
+    def _in_chunks(self, tensor: Tensor, collective: Callable[[Tensor], Any]) -> None:
         """A collective on a tensor, in chunks, by way of a device that the backend reaches."""
         if tensor.numel() == 0:
             return

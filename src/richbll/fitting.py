@@ -17,7 +17,7 @@ from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.keeping import Keeping
 from richbll.likelihoods.categorical import Categorical, class_of
 from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
-from richbll.network.agreement import check_alike
+from richbll.network.agreement import check_alike, facts
 from richbll.network.batches import Batch, Stream
 from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
@@ -44,13 +44,14 @@ def fit(
     keep_freed_memory()
     with untouched(model):
         ranks = current_ranks()
-        with ranks.together("the first batch"):
+        with ranks.together("the first batch") as block:
             alone_only(ranks, transform=options.transform == "per_class", subsample=options.subsample == "auto")
             stream = Stream(data, device_of(model), options.progress, ranks)
             first = stream.peek()
             network = _read(model, first, options)
             _check_scales(network, first, options, will_be_tuned)
-        check_alike(network, stream, options.saved(1))
+            block.value = facts(network, stream, options.saved(1))
+        check_alike(block.said, stream)
         source = _source(stream, network, options)
         if keeping is not None:
             source = keeping.source(source, network, options)

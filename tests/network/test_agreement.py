@@ -3,25 +3,16 @@
 import json
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from richbll.network.agreement import agreed_shapes
-from richbll.network.ranks import Alone
 from richbll.network.records import SiteShape
 
 
-class Two(Alone):
-    """This process and another one, of which it is known what it says."""
-
-    size = 2
-
-    def __init__(self, other: list[SiteShape]) -> None:
-        self._other = [asdict(shape) for shape in other]
-
-    def told(self, value: Any) -> list[Any]:
-        return json.loads(json.dumps([value, self._other]))
+def said(*shapes: SiteShape) -> list[list[dict]]:
+    """By processes that have one each, through JSON."""
+    return json.loads(json.dumps([[asdict(shape)] for shape in shapes]))
 
 
 def test_a_weight_that_one_process_uses_several_times_is_not_taken_by_column() -> None:
@@ -30,6 +21,6 @@ def test_a_weight_that_one_process_uses_several_times_is_not_taken_by_column() -
     once = SiteShape(("w", 0), 28, "linear", positions=1, widths=(4, 7), columns=7)
     often = SiteShape(("w", 0), 28, "linear", positions=3, widths=(4, 7))
     for mine, other in ((once, often), (often, once)):
-        (agreed,) = agreed_shapes([mine], network, Two([other]))
+        (agreed,) = agreed_shapes(said(mine, other), network)
         assert (agreed.columns, agreed.positions) == (0, 3)
-    assert agreed_shapes([once], network, Two([once]))[0].columns == 7
+    assert agreed_shapes(said(once, once), network)[0].columns == 7

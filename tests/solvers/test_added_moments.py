@@ -36,7 +36,7 @@ def test_as_batch_by_batch(sizes: list[int], without: int, weighted: bool, toget
             residuals.append(None if k == without else randn(n, 2, seed=100 + k))
             weights.append(randn(n, 2, seed=200 + k).abs() if weighted else None)
             adding.add_rows(phis[-1], weights[-1], residuals[-1])
-        found = adding.total(_Stream())  # type: ignore[arg-type]
+        found = adding.total(_Stream(), [adding.shapes()])  # type: ignore[arg-type]
     phi = torch.cat(phis)
     assert found.num_rows == len(phi)
     torch.testing.assert_close(found.gram_projection, phi.mT @ phi)

@@ -25,16 +25,17 @@ class _Source(Protocol):
 
 def tried_reader(network: Network, source: _Source, rules: bool = True) -> RecordReader:
     """A reader that has tried its rules on the first batch, with shapes that all processes agree on."""
-    with source.ranks.together("the first batch"):
+    with source.ranks.together("the first batch") as block:
         reader = RecordReader(network, source.peek(), rules)
+        if source.ranks.size > 1:
+            block.value = [asdict(shape) for shape in reader.shapes if shape.kind != "general"]
     if source.ranks.size > 1:
-        reader.shapes = agreed_shapes(reader.shapes, network, source.ranks)
+        reader.shapes = agreed_shapes(block.said, network)
     return reader
 
 
-def agreed_shapes(shapes: list[SiteShape], network: Network, ranks: Ranks) -> list[SiteShape]:
+def agreed_shapes(said: list[list[dict[str, Any]]], network: Network) -> list[SiteShape]:
     """A parameter goes by rules where it does so, alike, in all processes; sizes are the largest of all."""
-    said = ranks.told([asdict(shape) for shape in shapes if shape.kind != "general"])
     by_rank = [[_decoded(fields) for fields in mine] for mine in said]
     ruled: list[SiteShape] = []
     general: list[SiteShape] = []
@@ -72,24 +73,27 @@ def _largest(alike: Sequence[SiteShape], group: int) -> SiteShape:
     )
 
 
-def check_alike(network: Network, stream: Stream, options: Mapping[str, Any]) -> None:
+def facts(network: Network, stream: Stream, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What this process tells the others before it reads; nothing where there are none."""
+    if stream.ranks.size == 1:
+        return None
+    must_be_same = network_fingerprint(network) | {name: repr(value) for name, value in options.items()}
+    digest = batch_digest(b"", stream.peek()).hex()
+    return {"same": must_be_same, "the first batch": digest, "can be reread": stream.can_be_reread}
+
+
+def check_alike(said: list[dict[str, Any]], stream: Stream) -> None:
     """The same model and options in all processes, and not the same data; it is read again only where all can."""
-    ranks = stream.ranks
-    if ranks.size == 1:
+    if stream.ranks.size == 1:
         return
-    facts: dict[str, str] = {}
-    with ranks.together("comparing the processes"):
-        facts = network_fingerprint(network) | {name: repr(value) for name, value in options.items()}
-        facts["the first batch"] = batch_digest(b"", stream.peek()).hex()
-    stream.can_be_reread = ranks.all_agree(stream.can_be_reread)
-    said = ranks.told(facts)
-    _check_facts(said)
+    stream.can_be_reread = all(other["can be reread"] for other in said)
+    _check_same([other["same"] for other in said])
     _warn_of_equal_data([other["the first batch"] for other in said])
 
 
-def _check_facts(said: list[dict[str, str]]) -> None:
+def _check_same(said: list[dict[str, str]]) -> None:
     for rank, other in enumerate(said):
-        names = [name for name in said[0] | other if name != "the first batch" and said[0].get(name) != other.get(name)]
+        names = [name for name in said[0] | other if said[0].get(name) != other.get(name)]
         if names:
             raise DistributedError(
                 f"Rank {rank} differs from rank 0 in {', '.join(names)}. All ranks must read the same network with the "

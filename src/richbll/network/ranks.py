@@ -1,12 +1,24 @@
 """The processes that read data together; here, the one that reads alone."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
 
 PerRank = Mapping[int, Sequence[Tensor]]
+
+
+class Block:
+    """A stretch of work that processes do by themselves, and what they have to say of it at its end.
+
+    To exchange anything takes as long as thousands of numbers would, so what is found goes with the news that all is
+    well: any value that JSON has, which knows lists, but no tuples.
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.said: list[Any] = []  # after the block: the values of all, the first process's first
 
 
 class Ranks(Protocol):
@@ -15,7 +27,7 @@ class Ranks(Protocol):
     rank: int
     size: int
 
-    def together(self, task: str) -> AbstractContextManager[None]:
+    def together(self, task: str) -> AbstractContextManager[Block]:
         """A block in which this process works by itself: an error in one process is an error in all."""
 
     def add(self, *tensors: Tensor) -> None:
@@ -37,9 +49,6 @@ class Ranks(Protocol):
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """The tensors of all processes, joined along a dimension in which their sizes may differ."""
 
-    def all_agree(self, flag: bool) -> bool:
-        """Whether all processes say yes."""
-
     def same(self, *tensors: Tensor) -> None:
         """The values of the first process in all of them, in place."""
 
@@ -60,9 +69,12 @@ class Alone:
 
     rank, size = 0, 1
 
-    def together(self, task: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def together(self, task: str) -> Iterator[Block]:
         """Nobody to wait for."""
-        return nullcontext()
+        block = Block()
+        yield block
+        block.said = [block.value]
 
     def add(self, *tensors: Tensor) -> None:
         """They are the sum."""
@@ -78,10 +90,6 @@ class Alone:
     def rows(self, tensor: Tensor, dim: int = 0) -> Tensor:
         """It is all there is."""
         return tensor
-
-    def all_agree(self, flag: bool) -> bool:
-        """The only one decides."""
-        return flag
 
     def same(self, *tensors: Tensor) -> None:
         """They are its own."""

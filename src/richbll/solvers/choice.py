@@ -24,9 +24,9 @@ def choose_solver(solver: str | Solver, network: Network, source: Source, memory
         return solver
     name = one_of("solver", solver, ["auto", *solver_names()])
     if name == "auto":
-        with source.ranks.together("choosing a solver"):
-            name = automatic(network, source, memory, source.num_rows)
-        name = max(source.ranks.told(name), key=("exact", "cross", "sketch").index)  # what fits everywhere
+        with source.ranks.together("choosing a solver") as block:
+            block.value = automatic(network, source, memory, source.num_rows)
+        name = max(block.said, key=("exact", "cross", "sketch").index)  # what fits everywhere
         if name == "sketch":
             m, c, r = _sizes(network)
             warnings.warn(

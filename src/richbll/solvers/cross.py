@@ -89,7 +89,7 @@ def additive(
     adding = AddedMoments(state)
     ranks = stream.ranks
     dtype: torch.dtype | None = None
-    with ranks.together("features and gradients"):
+    with ranks.together("features and gradients") as block:
         most_bytes = min(add.most_bytes, memory // 4 if 2 * state["cross"].nbytes <= memory else memory // 8)
         records = read_records(reader, stream, "features and gradients", state, reader.shapes, most_bytes)
         for batch, record in records:
@@ -101,7 +101,8 @@ def additive(
                 check_finite(batch.rows(record.rows), norms)
                 state["trace"] += norms.sum(dim=1, dtype=torch.float64)
         dtype = dtype or feature_dtype(network, stream)
-    moments = adding.total(stream)
+        block.value = adding.shapes()
+    moments = adding.total(stream, block.said)
     ranks.add(state["cross"], state["trace"])
     projection = projection_from(state["cross"], moments, state["trace"], dtype)
     return Solution(moments, projection, state["cross"], Additive(add.solver, str(dtype), add.sketch))

@@ -52,10 +52,10 @@ def solve(network: Network, stream: Source, memory: int) -> Solution:
     """Moments and projection, within a number of bytes."""
     ranks = stream.ranks
     reader = tried_reader(network, stream)
-    with ranks.together("planning"):
+    with ranks.together("planning") as block:
         size = Size(stream.num_rows, network.last_layer.num_features, network.num_gradients, memory)
-        keeps = bool(reader.shapes) and not stream.keeps_state and can_be_kept(reader.shapes, size)
-    if ranks.all_agree(keeps):
+        block.value = bool(reader.shapes) and not stream.keeps_state and can_be_kept(reader.shapes, size)
+    if all(block.said):
         found = _read_once(network, reader, stream, memory)
         if found is not None:
             return found
@@ -69,7 +69,7 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
     """None where there was more to keep than the first batch let expect."""
     ranks = stream.ranks
     adding, kept, num_bytes = AddedMoments(), [], 0
-    with ranks.together("features and gradients"):
+    with ranks.together("features and gradients") as block:
         for batch in joined_batches(stream.batches("features and gradients"), reader.most_joined):
             for record in reader.read(batch, reader.shapes, memory // 4, gradients_stay=True):
                 adding.add_rows(record.phi_r, record.reading.weights, record.reading.residuals)
@@ -82,7 +82,8 @@ def _read_once(network: Network, reader: RecordReader, stream: Source, memory: i
             none = stream.peek().rows(slice(0, 0))
             phi_r = network.features(stream.peek())[0][:0]
             kept.append(_Kept(none, phi_r.to(float64_device(phi_r.device)), {}))
-    moments, dtype = adding.total(stream), kept[0].phi_r.dtype
+        block.value = adding.shapes()
+    moments, dtype = adding.total(stream, block.said), kept[0].phi_r.dtype
     spectrum = _spectrum(moments, dtype, ranks)
     whitener, features = spectrum.rough_whitener, [part.phi_r for part in kept]
     sizes, is_alive = [len(phi) for phi in features], moments.gram_projection.diagonal() > 0
@@ -118,29 +119,32 @@ def _energy(
     c, alive, device = size.num_gradients, size.rank, U.device
     H = torch.zeros(c, alive, alive, dtype=torch.float64, device=float64_device(device))
     trace = torch.zeros(c, dtype=torch.float64, device=H.device)
-    parts = [part.gradients for part in kept]
+    norms = shares = trace.new_zeros(c, 0)  # squared, of this process's rows; and its shares in those of all rows
+    parts, swapping = [part.gradients for part in kept], None
     explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
-        most = size.memory // 8 // (4 * c * alive * at_once)
-        swapping = Swapping(parts, swaps(parts, explicit, size, U.element_size(), ranks), ranks)
-        added_up = [shape for shape in explicit if shape.site not in swapping.sites]
-        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, max(1, most)), U[:, :alive], c, ranks)
-        if swapping.sites:
-            own, further = swapping.energy(U[:, :alive], c, max(1, most))
-            more, norms = more + own, norms + further
-        with ranks.together("gradients"):
-            of_batches = torch.split(norms, [len(part.phi_r) for part in kept], dim=1)
-            for part, squared in zip(kept, of_batches, strict=True):
-                check_finite(part.batch, squared)
-            trace += norms.sum(dim=1)
+        most = max(1, size.memory // 8 // (4 * c * alive * at_once))
+        changing = swaps(parts, explicit, size, U.element_size(), ranks)
+        swapping = Swapping(parts, changing, U[:, :alive], ranks) if changing else None
+        added_up = [shape for shape in explicit if swapping is None or shape.site not in swapping.sites]
+        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, most), U[:, :alive], c, ranks)
         H += more
+        if swapping is not None:
+            more, shares = swapping.energy(c, most)
+            H += more
     if others and alive:
         rows = joined(parts, others, plan.formed, ranks, device)
         more, extra = gram_energy(rows, ranks.rows(U), spectrum.kept_scale, c, ranks)
         H += more[:, :alive, :alive]
         trace += extra
-    ranks.add(H, trace)
+    trace += norms.sum(dim=1) + shares.sum(dim=1)
+    ranks.add(H, trace, shares)
+    if explicit and alive:
+        norms = norms if swapping is None else norms + swapping.own_rows(shares)
+        with ranks.together("gradients"):
+            for part, squared in zip(kept, torch.split(norms, [len(p.phi_r) for p in kept], dim=1), strict=True):
+                check_finite(part.batch, squared)
     return H, trace
 
 

@@ -72,13 +72,14 @@ def feature_moments(network: Network, stream: Source) -> tuple[Moments, torch.dt
     """One pass of forward evaluations: the moments of φ^r and the residuals, and the features' dtype."""
     adding = AddedMoments()
     dtype: torch.dtype | None = None
-    with stream.ranks.together("features"):
+    with stream.ranks.together("features") as block:
         for batch in stream.batches("features", adding.state):
             phi_r, f = network.features(batch)
             dtype, reading = phi_r.dtype, network.reader.read(batch, f)
             adding.add(batch_moments(phi_r, reading.weights, reading.residuals))
         dtype = dtype or feature_dtype(network, stream)
-    return adding.total(stream), dtype
+        block.value = adding.shapes()
+    return adding.total(stream, block.said), dtype
 
 
 def feature_dtype(network: Network, stream: Source) -> torch.dtype:
@@ -146,13 +147,18 @@ class AddedMoments:
             self.add(moments_of_batches(phi_r, residuals))
             self._waiting, self._num_waiting = [], 0
 
-    def total(self, stream: Source) -> Moments:
-        """Of all batches and processes, with the number of examples that a subsample stands for."""
-        ranks = stream.ranks
+    def shapes(self) -> dict[str, list[int]]:
+        """Of what there is: what a process tells the others before all is added up."""
         self._add_waiting()
-        _make_alike(self.state, stream)
-        ranks.add(*(self.state[name] for name in _NAMES if name in self.state))
-        num_rows = int(self.state["num_rows"])
+        return {name: list(self.state[name].shape) for name in _NAMES if name in self.state}
+
+    def total(self, stream: Source, said: list[dict[str, list[int]]]) -> Moments:
+        """Of all batches and processes, with the number of examples that a subsample stands for."""
+        _make_alike(self.state, stream, [found for found in said if found])
+        count = self.state["num_rows"].to(torch.float64)  # exact, and of one type with the others
+        stream.ranks.add(count, *(self.state[name] for name in _NAMES if name in self.state and name != "num_rows"))
+        self.state["num_rows"].copy_(count)
+        num_rows = int(count)
         moments = Moments(
             num_rows=num_rows,
             num_data=num_rows,
@@ -163,10 +169,8 @@ class AddedMoments:
         return moments if stream.num_data is None else replace(moments, num_data=stream.num_data)
 
 
-def _make_alike(state: State, stream: Source) -> None:
+def _make_alike(state: State, stream: Source, known: list[dict[str, list[int]]]) -> None:
     """What all processes with rows have, in each of them; zeros in one that holds no row of a subsample."""
-    shapes = {name: tuple(state[name].shape) for name in _NAMES if name in state}
-    known = [found for found in stream.ranks.told(shapes) if found]
     for name in _NAMES:
         if not all(name in found for found in known):
             state.pop(name, None)

@@ -132,8 +132,11 @@ def _form(gradient: Factors) -> str:
 class Swapping:
     """All of them, one after another: the first begins at once, the others each while the one before is worked on."""
 
-    def __init__(self, parts: list[Part], swaps: list[Swap], ranks: Ranks) -> None:
+    def __init__(self, parts: list[Part], swaps: list[Swap], U: Tensor, ranks: Ranks) -> None:
         self._parts, self._swaps, self._ranks = parts, swaps, ranks
+        self._num_rows = [sum(counts) for counts in swaps[0].num_rows]  # of every process
+        self._U = U.new_empty(sum(self._num_rows), U.shape[1])
+        self._wait_for_U = self._begun_rows(U)
         self._next = self._begun(0)
 
     @property
@@ -141,27 +144,34 @@ class Swapping:
         """What changes hands."""
         return {swap.shape.site for swap in self._swaps}
 
+    def own_rows(self, values: Tensor) -> Tensor:
+        """Of the values (c, n) for all processes' rows."""
+        return torch.split(values, self._num_rows, dim=1)[self._ranks.rank]
+
+    def _begun_rows(self, U: Tensor) -> Callable[[], None]:
+        blocks = dict(enumerate(torch.split(self._U, self._num_rows)))
+        own = blocks.pop(self._ranks.rank)
+        own.copy_(U)
+        return self._ranks.swap({rank: [own] for rank in blocks}, {rank: [block] for rank, block in blocks.items()})
+
     def _begun(self, number: int) -> Callable[[], list[Factors]]:
         if number >= len(self._swaps):
             return lambda: []
         uses = (part[self._swaps[number].shape.site][0] for part in self._parts)
         return self._swaps[number].begin([one for one in uses if isinstance(one, Outer | Windows)], self._ranks)
 
-    def energy(self, U: Tensor, c: int, most: int) -> tuple[Tensor, Tensor]:
-        """This process's part of H (c, ρ, ρ) float64, and the squared norms (c, n) of its rows over whole weights.
+    def energy(self, c: int, most: int) -> tuple[Tensor, Tensor]:
+        """This process's part of H (c, ρ, ρ) float64, and of the squared norms (c, n) of all processes' rows.
 
-        U has this process's rows; C is made of at most so many elements at a time.
+        C is made of at most so many elements at a time.
         """
-        ranks, num_rows = self._ranks, self._swaps[0].num_rows
-        all_U = ranks.rows(U)
         H, squared = torch.zeros(()), torch.zeros(())
+        self._wait_for_U()
         for number, swap in enumerate(self._swaps):
             held, self._next = self._next(), self._begun(number + 1)
-            share = swap.share(ranks.rank)
+            share = swap.share(self._ranks.rank)
             everything: list[Part] = [{share.site: [one]} for one in held]
-            ranges = held_ranges([share], c * U.shape[1], most)
-            more, norms = kept_energy(everything, ranges, all_U, c, Alone())
+            more, norms = kept_energy(everything, held_ranges([share], c * self._U.shape[1], most), self._U, c, Alone())
             H, squared = more + H.to(more), norms + squared.to(norms)
             del held, everything  # before the next one comes
-        ranks.add(squared)
-        return H, torch.split(squared, list(map(sum, num_rows)), dim=1)[ranks.rank]
+        return H, squared
