@@ -244,7 +244,9 @@ def _fitted(fit: Fit, rank: int) -> dict[str, Any]:
 def answers(uq: RichBLL, x: Tensor) -> dict[str, Any]:
     variance = uq.joint(x).covariance.diagonal(dim1=1, dim2=2).mT
     rows = {"num_data": uq.num_data, "subsample_size": uq.subsample_size}
-    return rows | {"variance": variance.cpu(), "noise": uq.noise_variance, "ridge": torch.tensor(uq.ridge)}
+    traces = torch.stack([projection.trace_m.sum() for projection in uq._state.projections])
+    found = {"variance": variance, "noise": uq.noise_variance, "ridge": torch.tensor(uq.ridge), "trace": traces}
+    return rows | {name: value.cpu() for name, value in found.items()}
 
 
 @contextmanager
@@ -287,6 +289,14 @@ def _root() -> RichBLL:
     torch.manual_seed(0)
     parts = {"hidden": nn.Linear(4, 6, bias=False), "head": nn.Linear(6, 1)}
     return RichBLL(Forward(lambda m, x: m.head(m.hidden(x).abs().sqrt()), **parts).double(), noise_variance=0.2)
+
+
+def _swapped_root() -> tuple[RichBLL, list[Tensor]]:
+    """The same with a convolution, whose factors change hands; and data."""
+    torch.manual_seed(0)
+    parts = {"cut": nn.Unflatten(1, (4, 2, 2)), "hidden": nn.Conv2d(4, 32, 3, padding=1, bias=False)}
+    model = Forward(lambda m, x: m.head(m.hidden(m.cut(x)).abs().sqrt().flatten(1)), **parts, head=nn.Linear(128, 1))
+    return RichBLL(model.double(), noise_variance=0.2, solver="exact"), list(_rows(16)[0].split(7))
 
 
 def _shard(rank: int) -> list[Tensor]:
@@ -351,6 +361,9 @@ def _mishaps(rank: int) -> dict[str, tuple[str, str]]:
     two_rows = make("mlp", 1, torch.float64).train[:2]
     only_padding = DataLoader(two_rows, batch_size=2, sampler=DistributedSampler(two_rows, SIZE, rank))
     per_class = RichBLL(make("mlp", 3, torch.float64).model, "classification", transform="per_class")
+    swapped, rows = _swapped_root()
+    rows = rows[rank::SIZE]
+    rows = [part * (torch.arange(len(part)) != 1).unsqueeze(1) for part in rows] if rank == 1 else rows
     calls: dict[str, Callable[[], Any]] = {
         "an error of the data": lambda: _mlp().fit(Begins(failing) if rank == 1 else mine),
         "others read for ever": lambda: _mlp(solver="cross").fit(failing() if rank == 0 else itertools.repeat(mine[0])),
@@ -358,6 +371,7 @@ def _mishaps(rank: int) -> dict[str, tuple[str, str]]:
         "no rows but padding": lambda: _mlp().fit(only_padding),
         "not finite": lambda: _mlp().fit([part * float("nan") for part in mine] if rank == 1 else mine),
         "no finite gradient": lambda: _root().fit(zero if rank == 1 else mine),
+        "no finite gradient of a weight that changes hands": lambda: swapped.fit(rows),
         "other weights": lambda: other_weights().fit(mine),
         "other options": lambda: _mlp(ridge=float(rank)).fit(mine),
         "transform per class": lambda: per_class.fit(mine),

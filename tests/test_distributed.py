@@ -62,7 +62,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def assert_same(got: dict[str, Any], want: dict[str, Any], tolerance: float) -> None:
     assert (got["num_data"], got["subsample_size"]) == (want["num_data"], want["subsample_size"])
-    for name in ("variance", "noise", "ridge"):
+    for name in ("variance", "noise", "ridge", "trace"):
         a, b = got[name], want[name]
         assert bool(((a - b).abs() <= tolerance * b.abs()).all()), f"{name} is off by {(a / b - 1).abs().max():.2g}"
 
@@ -122,6 +122,7 @@ MISHAPS = {
     "no rows but padding": (2, "DataError: The loader yielded no examples"),
     "not finite": (1, "NonFiniteError: NaN or Inf in the output"),
     "no finite gradient": (1, "NonFiniteError: NaN or Inf in the gradients"),
+    "no finite gradient of a weight that changes hands": (1, "NonFiniteError: NaN or Inf in the gradients"),
 }
 
 

@@ -71,6 +71,13 @@ def alone_only(ranks: Ranks, transform: bool, subsample: bool) -> None:
         )
 
 
+def _in_words(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of its own text
+        return type(error).__name__
+
+
 class _HeardError(DistributedError):
     """Another process has failed; which one, and why, is told at the end of the block."""
 
@@ -100,8 +107,9 @@ class ProcessGroup:
         block, own, text = Block(), None, ""
         try:
             yield block
+            json.dumps(block.value)  # what cannot be said is an error of this process, before the others wait for it
         except Exception as error:
-            own, text = error, "" if isinstance(error, _HeardError) else f"{type(error).__name__}: {error}"
+            own, text = error, "" if isinstance(error, _HeardError) else _in_words(error)
             self._tell()
         try:
             said = self.told([text, None if own else block.value, self._token or secrets.token_hex(8)])
@@ -117,7 +125,7 @@ class ProcessGroup:
         block.said, self._token = [value for _, value, _ in said], said[0][2]
 
     def heed(self) -> None:
-        """Raises when another process has failed in this block. Looks now and then, not at every call."""
+        """Raises when another process has failed in this block. Looks now and then, and in the first block never."""
         if self._store is None or not self._token or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK

@@ -17,7 +17,7 @@ from richbll.fitted import Fitted, data_root, posterior_for
 from richbll.keeping import Keeping
 from richbll.likelihoods.categorical import Categorical, class_of
 from richbll.likelihoods.gaussian import NO_TARGETS, noise_from_residuals
-from richbll.network.agreement import check_alike, facts
+from richbll.network.agreement import check_alike, own_facts
 from richbll.network.batches import Batch, Stream
 from richbll.network.class_rows import ClassRows
 from richbll.network.held_rows import hold_rows
@@ -50,7 +50,7 @@ def fit(
             first = stream.peek()
             network = _read(model, first, options)
             _check_scales(network, first, options, will_be_tuned)
-            block.value = facts(network, stream, options.saved(1))
+            block.value = own_facts(network, stream, options.saved(1))
         check_alike(block.said, stream)
         source = _source(stream, network, options)
         if keeping is not None:

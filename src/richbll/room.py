@@ -40,6 +40,8 @@ class Room:
         size = math.prod(shape)
         held = self._held.get(place)
         if held is None or held.numel() < size or held.dtype != like.dtype or held.device != like.device:
+            held = None
+            self._held.pop(place, None)  # before the larger one is there
             held = self._held[place] = torch.empty(size, dtype=like.dtype, device=like.device)
         return held[:size].view(shape)
 

@@ -61,8 +61,9 @@ def test_batches_are_one_below_another(kind: str, data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5), label="rows of batches")
     c, T = data.draw(st.integers(1, 2), label="outputs"), data.draw(st.integers(1, 3), label="positions")
     most = data.draw(st.sampled_from([3, 4, 5, 8, 10**6]), label="elements of a range")
+    most_bytes = data.draw(st.sampled_from([1, 96, 320, 10**6]), label="bytes of a stack")
     limits = {
-        (stacked, "_STACKED"): data.draw(st.sampled_from([1, 96, 320, 10**6]), label="bytes of a stack"),
+        (structure, "_CONVOLVED"): data.draw(st.sampled_from([1, 60, 10**6]), label="numbers of a convolution"),
         (structure, "PIECE"): data.draw(st.sampled_from([1, 7, 30, 10**6]), label="numbers of a piece"),
         (structure, "MANY_POSITIONS"): data.draw(st.sampled_from([1, 10**6]), label="positions of a convolution"),
     }
@@ -80,7 +81,7 @@ def test_batches_are_one_below_another(kind: str, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for (module, name), value in limits.items():
             patch.setattr(module, name, value)
-        H, norms = kept_energy([{SITE: one} for one in uses], ranges, U, c, Alone())
+        H, norms = kept_energy([{SITE: one} for one in uses], ranges, U, c, Alone(), most_bytes)
     C = torch.einsum("cnp,nr->cpr", phi_m, U)
     torch.testing.assert_close(H, C.mT @ C, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(norms, phi_m.square().sum(dim=2), rtol=1e-9, atol=1e-12)
@@ -88,12 +89,11 @@ def test_batches_are_one_below_another(kind: str, data: st.DataObject) -> None:
 
 def test_products_have_the_rows_of_many_batches(monkeypatch) -> None:
     """Eight batches of 2 rows, of which a stack holds 6 rows: three products, and what is made there is not moved."""
-    monkeypatch.setattr(stacked, "_STACKED", 6 * 160)
     found = [linear(2, 1, 2) for _ in range(8)]
     seen, moved = [], []
     monkeypatch.setattr(Tensor, "copy_", lambda *args: moved.append(args))
     room = Room()
-    for rows, some in stacked.together([[one] for _, one in found], 160):
+    for rows, some in stacked.neighbours([[one] for _, one in found], most_rows=6):
         part = Range(found[0][0], 0, 20)
         for piece, elements, J in stacked.stacked(some, rows, part, 1, randn(1), room):
             assert piece == rows
@@ -106,7 +106,7 @@ def test_products_have_the_rows_of_many_batches(monkeypatch) -> None:
 
 
 def test_a_stack_takes_the_precision_of_its_products() -> None:
-    """Gradients of bfloat16 models are float32 in it; those of batches before and after stay what they were."""
+    """Gradients of bfloat16 models are float32 in it."""
     coarse = [Dense(torch.randn(1, 2, 6).bfloat16()) for _ in range(3)]
     part = Range(SiteShape(SITE, 6, "vector"), 0, 6)
     ((rows, _, J),) = stacked.stacked([[one] for one in coarse], slice(4, 10), part, 1, torch.randn(1), Room())

@@ -73,7 +73,7 @@ def _largest(alike: Sequence[SiteShape], group: int) -> SiteShape:
     )
 
 
-def facts(network: Network, stream: Stream, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def own_facts(network: Network, stream: Stream, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """What this process tells the others before it reads; nothing where there are none."""
     if stream.ranks.size == 1:
         return None

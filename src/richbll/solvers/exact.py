@@ -124,14 +124,16 @@ def _energy(
     explicit, others = plan.by_route("explicit"), plan.by_route("hadamard", "gram")
     if explicit and alive:
         at_once = 1 if ranks.size == 1 else 2 * ranks.size  # one for each process, and as many on their way
-        most = max(1, size.memory // 8 // (4 * c * alive * at_once))
+        most_bytes = size.memory // 8
+        most = max(1, most_bytes // (4 * c * alive * at_once))
         changing = swaps(parts, explicit, size, U.element_size(), ranks)
         swapping = Swapping(parts, changing, U[:, :alive], ranks) if changing else None
         added_up = [shape for shape in explicit if swapping is None or shape.site not in swapping.sites]
-        more, norms = kept_energy(parts, held_ranges(added_up, c * alive, most), U[:, :alive], c, ranks)
+        ranges = held_ranges(added_up, c * alive, most)
+        more, norms = kept_energy(parts, ranges, U[:, :alive], c, ranks, most_bytes)
         H += more
         if swapping is not None:
-            more, shares = swapping.energy(c, most)
+            more, shares = swapping.energy(c, most, most_bytes)
             H += more
     if others and alive:
         rows = joined(parts, others, plan.formed, ranks, device)

@@ -20,19 +20,26 @@ from richbll.precision import Sum, summing_dtype
 from richbll.products import add_to, product
 from richbll.room import Room
 from richbll.solvers.routes.ranges import Range
-from richbll.solvers.routes.stacked import stacked, together
+from richbll.solvers.routes.stacked import STACKED, neighbours, stacked
 
 _SPARSE = 64  # an embedding with more rows than so many times its positions is added up token by token
 _SQUARED = 64  # rows of C Cᵀ at a time: what is above them is not computed
 
 
 def add_product(
-    C: Tensor, norms: Sum, batches: Sequence[list[Gradient]], part: Range, U: Tensor, room: Room, fresh: bool = False
+    C: Tensor,
+    norms: Sum,
+    batches: Sequence[list[Gradient]],
+    part: Range,
+    U: Tensor,
+    room: Room,
+    fresh: bool = False,
+    most_bytes: int = 0,
 ) -> None:
     """C (c, ρ, elements) += UᵀΦ^m of some batches over a range, and norms (c, n) their squared norms over it.
 
-    Gradients are made in the room. A fresh C holds nothing yet, not even zeros: to fill a large one with them costs
-    some per cent of a fit.
+    Gradients are made in the room, and those of several batches put together there, up to so many bytes. A fresh C
+    holds nothing yet, not even zeros: to fill a large one with them costs some per cent of a fit.
     """
     sparse = is_sparse(part.shape)
     in_place = (
@@ -41,7 +48,8 @@ def add_product(
     if fresh and (sparse or not in_place):
         C.zero_()
         fresh = False
-    for all_rows, some in together(batches, 0 if sparse else C[:, 0].nbytes):
+    most_rows = 0 if sparse else most_bytes // max(1, C[:, 0].nbytes)
+    for all_rows, some in neighbours(batches, most_rows):
         (first, *others) = some[0]
         if sparse and not others and isinstance(first, Rows):
             C += first.product(U[all_rows], part.start, part.stop).mT
@@ -66,9 +74,16 @@ def is_sparse(shape: SiteShape) -> bool:
 
 
 def kept_energy(
-    parts: list[dict[Site, list[Gradient]]], ranges: list[Range], U: Tensor, c: int, ranks: Ranks
+    parts: list[dict[Site, list[Gradient]]],
+    ranges: list[Range],
+    U: Tensor,
+    c: int,
+    ranks: Ranks,
+    most_bytes: int = STACKED,
 ) -> tuple[Tensor, Tensor]:
     """H (c, ρ, ρ) float64 from kept gradients of some batches, and the squared norms (c, n) of all their rows.
+
+    Gradients of several batches are put together up to so many bytes, beside which C is held.
 
     The ranges are the same in all processes. Of as many as there are processes, each of them squares one, and while
     these are exchanged the next ones are made.
@@ -89,7 +104,8 @@ def kept_energy(
             of_ranges = torch.split(piece.view(c, rho, -1), [_num_elements([part]) for part in bundle], dim=2)
             for part, C in zip(bundle, of_ranges, strict=True):
                 if parts[0]:
-                    add_product(C, norms, [held[part.shape.site] for held in parts], part, U, room, fresh=True)
+                    held = [batch[part.shape.site] for batch in parts]
+                    add_product(C, norms, held, part, U, room, fresh=True, most_bytes=min(STACKED, most_bytes))
         exchanging.append(ranks.share(whole, pieces + [0] * (ranks.size - len(pieces))))
         if len(exchanging) == len(rooms):
             add_square(H, exchanging.popleft()(), c, rho)

@@ -5,26 +5,28 @@ To add one batch's product to C reads and writes all of C, which has as many row
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from richbll.network.structure import Gradient, Piece, place, summed
+from richbll.precision import summing_dtype
 from richbll.room import Room, Shelf
 from richbll.solvers.routes.ranges import Range
 
-_STACKED = 31 * 2**20  # bytes of a stack: what is larger the C library does not keep for the next one
+STACKED = 31 * 2**20  # bytes of a stack: what is larger the C library does not keep for the next one
 _SUMMED = 2**21  # elements at a time where the gradients of several uses are added up
 _STACK = 2  # its place in a room
 
 Uses = list[Gradient]  # of one range, by one batch
 
 
-def together(batches: Sequence[Uses], row_bytes: int) -> Iterator[tuple[slice, list[Uses]]]:
-    """Neighbours, as many as a stack holds of rows of so many bytes, with these rows; for 0 each batch alone."""
+def neighbours(batches: Sequence[Uses], most_rows: int) -> Iterator[tuple[slice, list[Uses]]]:
+    """Batches that follow each other, together as long as they have no more rows, with these rows."""
     some: list[Uses] = []
     start = stop = 0
     for uses in batches:
         n = _num_rows(uses)
-        if some and (row_bytes == 0 or (stop + n - start) * row_bytes > _STACKED):
+        if some and stop + n - start > most_rows:
             yield slice(start, stop), some
             some, start = [], stop
         some.append(uses)
@@ -40,9 +42,10 @@ def stacked(batches: list[Uses], all_rows: slice, part: Range, c: int, like: Ten
         return
     size = part.stop - part.start
     stack = room.take((c, all_rows.stop - all_rows.start, size), like, place=_STACK)
+    is_shelf = c == 1 and summing_dtype(like.device) == torch.float64  # MPS may lose a product into a part of a tensor
     start = 0
     for uses in batches:
-        shelf = Shelf(room, stack[0, start:]) if c == 1 else None
+        shelf = Shelf(room, stack[0, start:]) if is_shelf else None
         for rows, elements, J in _pieces(uses, part, room if shelf is None else shelf):
             _put(J, stack[:, start + rows.start : start + rows.stop, elements])
             if shelf is not None:
@@ -53,11 +56,9 @@ def stacked(batches: list[Uses], all_rows: slice, part: Range, c: int, like: Ten
 
 def _put(J: Tensor, where: Tensor) -> None:
     """A piece into the stack, unless it was made there."""
-    if place(J[0]) == place(where[0]):
-        return
-    if J.untyped_storage().data_ptr() == where.untyped_storage().data_ptr():  # made there, but not as it lies there
-        J = J.clone()
-    where.copy_(J)
+    is_there = J.untyped_storage().data_ptr() == where.untyped_storage().data_ptr()
+    if not is_there or place(J[0]) != place(where[0]):
+        where.copy_(J.clone() if is_there else J)  # it may be there, but not as it is to lie
 
 
 def _pieces(uses: Uses, part: Range, room: Room) -> Iterator[Piece]:

@@ -160,18 +160,20 @@ class Swapping:
         uses = (part[self._swaps[number].shape.site][0] for part in self._parts)
         return self._swaps[number].begin([one for one in uses if isinstance(one, Outer | Windows)], self._ranks)
 
-    def energy(self, c: int, most: int) -> tuple[Tensor, Tensor]:
+    def energy(self, c: int, most: int, most_bytes: int) -> tuple[Tensor, Tensor]:
         """This process's part of H (c, ρ, ρ) float64, and of the squared norms (c, n) of all processes' rows.
 
-        C is made of at most so many elements at a time.
+        C is made of at most so many elements at a time, and gradients of so many bytes. It can be asked for once.
         """
-        H, squared = torch.zeros(()), torch.zeros(())
+        H, squared, U = torch.zeros(()), torch.zeros(()), self._U
         self._wait_for_U()
+        del self._U, self._wait_for_U  # not to be held while others are worked on
         for number, swap in enumerate(self._swaps):
             held, self._next = self._next(), self._begun(number + 1)
             share = swap.share(self._ranks.rank)
             everything: list[Part] = [{share.site: [one]} for one in held]
-            more, norms = kept_energy(everything, held_ranges([share], c * self._U.shape[1], most), self._U, c, Alone())
+            ranges = held_ranges([share], c * U.shape[1], most)
+            more, norms = kept_energy(everything, ranges, U, c, Alone(), most_bytes)
             H, squared = more + H.to(more), norms + squared.to(norms)
             del held, everything  # before the next one comes
         return H, squared
