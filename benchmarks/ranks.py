@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--network", default="CNN width 32", choices=list(SPECS))
     parser.add_argument("--solver", default="exact")
     parser.add_argument("--repeats", type=int, default=6, help="of a fit, in every launch")
-    parser.add_argument("--launches", type=int, default=4)
+    parser.add_argument("--launches", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="small sizes, another record: to see that it runs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
