@@ -276,7 +276,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[str, str]:
     try:
         call()
     except Exception as error:
-        return type(error).__name__, str(error)
+        return type(error).__name__, "" if isinstance(error, _WordlessError) else str(error)
     return "", ""
 
 
@@ -289,6 +289,18 @@ def _root() -> RichBLL:
     torch.manual_seed(0)
     parts = {"hidden": nn.Linear(4, 6, bias=False), "head": nn.Linear(6, 1)}
     return RichBLL(Forward(lambda m, x: m.head(m.hidden(x).abs().sqrt()), **parts).double(), noise_variance=0.2)
+
+
+class _WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def _block(value: object = None, error: Exception | None = None) -> None:
+    with ProcessGroup().together("saying") as block:
+        block.value = value
+        if error is not None:
+            raise error
 
 
 def _swapped_root() -> tuple[RichBLL, list[Tensor]]:
@@ -372,6 +384,8 @@ def _mishaps(rank: int) -> dict[str, tuple[str, str]]:
         "not finite": lambda: _mlp().fit([part * float("nan") for part in mine] if rank == 1 else mine),
         "no finite gradient": lambda: _root().fit(zero if rank == 1 else mine),
         "no finite gradient of a weight that changes hands": lambda: swapped.fit(rows),
+        "what cannot be said": lambda: _block(value=object() if rank == 1 else None),
+        "an error without words": lambda: _block(error=_WordlessError() if rank == 1 else None),
         "other weights": lambda: other_weights().fit(mine),
         "other options": lambda: _mlp(ridge=float(rank)).fit(mine),
         "transform per class": lambda: per_class.fit(mine),

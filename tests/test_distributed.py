@@ -121,6 +121,8 @@ MISHAPS = {
     "no rows": (2, "DataError: The loader yielded no examples"),
     "no rows but padding": (2, "DataError: The loader yielded no examples"),
     "not finite": (1, "NonFiniteError: NaN or Inf in the output"),
+    "what cannot be said": (1, "TypeError: Object of type object is not JSON serializable"),
+    "an error without words": (1, "_WordlessError"),
     "no finite gradient": (1, "NonFiniteError: NaN or Inf in the gradients"),
     "no finite gradient of a weight that changes hands": (1, "NonFiniteError: NaN or Inf in the gradients"),
 }

@@ -56,7 +56,10 @@ class Ranks(Protocol):
         """What every process says, the first one first: any value that JSON has, which knows lists, but no tuples."""
 
     def heed(self) -> None:
-        """Inside a block of `together`: raises when another process has failed in it, so that nobody reads on."""
+        """Inside a block of `together`: raises when another process has failed in it, so that nobody reads on.
+
+        It may look now and then only, and not in the first block.
+        """
 
 
 class Alone:
